@@ -1,1 +1,1 @@
-"""The project's speed claims, as commands that run it side by side with its peers."""
+"""Commands that measure the project's speed claims, next to its peers."""

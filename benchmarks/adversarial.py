@@ -1,10 +1,10 @@
-"""Time per step of adversarial training, against loops by hand and Keras: `python -m benchmarks.adversarial`
+"""Time per step of adversarial training, against hand-written loops and Keras: `python -m benchmarks.adversarial`
 
-Ours are `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. By hand is a graph loop written for that one step,
-which calls `next(iterator)`, with Adam written out or by its kernel. Keras is `model.fit` with a `train_step` that
-shares the same passes, in processes of its own: as it comes, which is one step a call and `train_step` compiled by XLA;
-with as many steps a call as ours; and as it comes, but without XLA. Times include input. `--check` compares the losses
-of the step by hand with ours, for the same weights, instead.
+Tapeloop trains `configs/digits_gan.gin` and `configs/digits_cyclegan.gin`. The hand-written loop is a graph loop for
+that one step, which calls `next(iterator)`, with Adam written out or as a fused kernel. Keras runs `model.fit` with a
+`train_step` that shares the same passes, in separate processes: with its defaults (one step a call, `train_step`
+compiled by XLA), with as many steps a call as Tapeloop, and with its defaults without XLA. Times include input.
+`--check` compares the hand-written step's losses with Tapeloop's from the same weights, and times nothing.
 """
 
 import argparse
@@ -55,8 +55,8 @@ class Case(NamedTuple):
     agrees: Callable[[Any, Any], float]
     features: Sequence[str]
     batch: int
-    chunk: int  # steps for one call from Python
-    steps: int  # of a run, a multiple of a chunk's
+    chunk: int  # steps of one call from Python
+    steps: int  # steps of a run: a multiple of `chunk`
     quick: bool  # enough for more peers
 
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]]:
-    """(peer, our milliseconds, its own, median ratio, interval), one by one."""
+    """Yields (peer, Tapeloop's milliseconds, the peer's milliseconds, median ratio, interval)."""
     case = CASES[name]
     hands = {"by hand": case.by_hand()}
     fits: dict[str, dict[str, Any]] = {
@@ -125,7 +125,7 @@ def rows(name: str, trainer: Trainer, *, pairs: int) -> Iterator[tuple[str, ...]
 
 
 def make_trainer(case: Case, workdir: Path) -> Trainer:
-    """The trainer of the configuration, without anything to write."""
+    """Builds the trainer of the configuration without hooks or files."""
     experiment = experiment_of(case)  # which reads the configuration, the batch's size in it
     settings = Settings(
         steps=10**9, chunk_steps=case.chunk, log_every=10**8, evaluate_every=None, checkpoint_every=None, hooks=()
@@ -142,12 +142,12 @@ def experiment_of(case: Case) -> Experiment:
 
 
 def batches_for(case: Case) -> tf.data.Dataset:
-    """The same examples, as the peers take them."""
+    """Builds the same examples as data sets for the peers."""
     return batches_of(experiment_of(case).shown_source, case.features, case.batch)
 
 
 def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
-    """The trainer's own loop."""
+    """Returns the trainer's own loop."""
     chunks: Iterator[Any] = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
     trainer.state.step = trainer.input.chunk_steps
@@ -160,13 +160,13 @@ def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
 
 
 def loops(case: Case, model: Any) -> Callable[[], object]:
-    """As many chunks of the loop by hand."""
+    """Returns the hand-written loop over as many chunks."""
     loop = looped(model.step, batches_for(case), figures=len(model.figures), steps=case.chunk)
     return lambda: [loop() for _ in range(case.steps // case.chunk)]
 
 
 def trained_by(trainer: Trainer) -> list[tf.Variable]:
-    """All that our optimizers train."""
+    """Returns every variable that Tapeloop's optimizers train."""
     return [v for optimizer in trainer.experiment.assembly.optimizers.values() for v in optimizer.parameters.values()]
 
 

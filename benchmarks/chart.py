@@ -1,18 +1,18 @@
-"""Draws lines over a logarithmic axis, as SVG that a reader can check by eye: nothing is needed to draw it."""
+"""Draws lines over a logarithmic axis as SVG, without any dependency."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # told apart by the colour-blind (Okabe and Ito)
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # safe for colour blindness (Okabe and Ito)
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 460, 300, 46, 34, 40
 
 Points = Sequence[tuple[float, float]]
 
 
 class Panel(NamedTuple):
-    """One frame: lines by name, the marks below, and what they count. The upright axis goes from 0 to 1."""
+    """One frame: lines by name, the tick marks below, and their unit. The vertical axis spans 0 to 1."""
 
     title: str
     lines: Mapping[str, Points]
@@ -21,7 +21,7 @@ class Panel(NamedTuple):
 
 
 def svg(panels: Sequence[Panel], *, upright: str) -> str:
-    """Returns the panels side by side; a line of one name has one colour in all of them."""
+    """Returns the panels side by side; lines of the same name share a colour."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     width, height = WIDTH * len(panels), HEIGHT + 20 * len(names)

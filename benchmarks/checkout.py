@@ -1,4 +1,4 @@
-"""The files of another revision, for the time that something is compared with it."""
+"""Temporary checkouts of other revisions, to compare against."""
 
 import contextlib
 import subprocess
@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def checkout_of(revision: str, scratch: Path) -> Iterator[Path]:
-    """Lays the files of `revision` out in a folder of `scratch`, and takes them away in the end."""
+    """Checks the files of `revision` out into a folder of `scratch`, and removes them at the end."""
     folder = scratch / revision.replace("/", "_")
     command = ["git", "worktree", "add", "--detach", "--quiet", str(folder), revision]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)

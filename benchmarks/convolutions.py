@@ -1,9 +1,9 @@
-"""The forms of a convolution's gradients, by shape: `python -m benchmarks.convolutions [--pairs=9] [--write]`
+"""Gradient implementations of convolutions, by shape: `python -m benchmarks.convolutions [--pairs=9] [--write]`
 
-Each run is a forward and a backward pass: with TensorFlow's gradients, with gradients that are convolutions of turned
-tensors, as one product of patches, and as `core.layers.Conv2D` computes it, which takes one of the first two by a rule.
-How much longer the rule takes than the fastest form is what measuring forms on each machine would gain. Which kernels
-TensorFlow takes, oneDNN's or its own, says `TF_ENABLE_ONEDNN_OPTS` in the environment.
+Each run is a forward and a backward pass with one of four gradients: TensorFlow's own, convolutions of transposed
+tensors, one matrix product of patches, and those of `core.layers.Conv2D`, whose rule picks one of the first two. The
+rule's time over the fastest one's is what autotuning per machine would gain. `TF_ENABLE_ONEDNN_OPTS` in the environment
+selects oneDNN's kernels or TensorFlow's own.
 """
 
 import argparse
@@ -40,7 +40,7 @@ HEAD = [
 
 
 class Shape(NamedTuple):
-    """A convolution of square images, that keeps their size."""
+    """A convolution of square images that keeps their size."""
 
     batch: int
     size: int
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
         return f"{self.batch}, {self.size}×{self.size}, {self.channels} to {self.outputs}, {self.kernel}×{self.kernel}"
 
 
-SHAPES = (  # of the works that peers are compared by, and of a step's ends
+SHAPES = (  # shapes of the peer benchmarks' works, and of a step's first and last layers
     Shape(64, 32, 3, 32, 3),
     Shape(64, 32, 32, 32, 3),
     Shape(64, 16, 32, 64, 3),
@@ -71,7 +71,7 @@ def own(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
 
 
 def turned(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Takes convolutions for gradients."""
+    """Computes gradients as convolutions."""
     around = [((k - 1) // 2, k // 2) for k in w.shape[:2]]
     return convolve_image(tf.pad(x, [(0, 0), *around, (0, 0)]), w)
 
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9, help="rounds of interleaved runs (default: 9)")
     parser.add_argument("--write", action="store_true", help="update the table in benchmarks/notes/performance.md")
     flags = parser.parse_args()
-    tf.get_logger().setLevel("ERROR")  # each form is traced for each shape, which is meant
+    tf.get_logger().setLevel("ERROR")  # each gradient is traced for each shape on purpose
     kernels = "oneDNN's" if _pywrap_util_port.IsMklEnabled() else "its own"
     about = machine()
     title = f"TensorFlow {about['tensorflow']} with {kernels} kernels, {about['cores']} cores of {about['processor']}"
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def row_of(shape: Shape, *, pairs: int) -> list[str]:
-    """Measures the forms of one shape."""
+    """Measures every gradient of one shape."""
     layer = Conv2D(shape.channels, shape.outputs, shape.kernel, bias=False, rng=RNG)
     x = RNG.normal([shape.batch, shape.size, shape.size, shape.channels])
     runs = {name: pass_of(form, x, layer.w) for name, form in FORMS.items()}
@@ -127,7 +127,7 @@ def row_of(shape: Shape, *, pairs: int) -> list[str]:
 
 
 def pass_of(form: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Variable) -> Callable[[], Any]:
-    """Returns a forward and backward pass, which is over when its gradients are there."""
+    """Returns a forward and backward pass that returns once its gradients are computed."""
 
     @tf.function(autograph=False)
     def run() -> Any:

@@ -1,6 +1,6 @@
-"""A program that runs in a process of its own and measures itself there, as often as it is asked to.
+"""Programs that run in a separate process and measure themselves there, once per request.
 
-It first writes a whole number, how large it is, and then, for each line that it reads, the seconds of one run.
+Such a program first writes an integer, its size; then it answers each line of input with the seconds of one run.
 """
 
 import contextlib
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 class Elsewhere:
-    """The near end of such a program."""
+    """The parent's end of such a program."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process
         self.size = int(self._answer())
 
     def run(self) -> float:
-        """Lets it run once and returns the seconds that it says it took."""
+        """Requests one run and returns the seconds that the program reports."""
         assert self._process.stdin
         print(file=self._process.stdin, flush=True)
         return float(self._answer())
@@ -32,7 +32,7 @@ class Elsewhere:
 
 @contextlib.contextmanager
 def elsewhere(command: Sequence[str], folder: Path | None = None) -> Iterator[Elsewhere]:
-    """Keeps `command` running, in `folder`, until the block ends."""
+    """Keeps `command` running in `folder` until the block ends."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True) as process:
         try:

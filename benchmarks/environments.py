@@ -1,7 +1,7 @@
-"""Environments of their own for what Tapeloop is compared with: made once from the package registry, and kept.
+"""Virtual environments for Tapeloop's peers: made once from the package registry, and kept.
 
-A peer is no dependency of Tapeloop. Its packages lie in `build/peers/<name>`, with what they were made of beside them;
-an environment that was made of something else, or not to its end, is made anew.
+No peer is a dependency of Tapeloop. `build/peers/<name>` holds a peer's packages and the list they were installed from;
+an environment with another list, or one whose installation was interrupted, is made anew.
 """
 
 import shutil
@@ -12,20 +12,20 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "peers"
 MADE_OF = "made_of.txt"
 
-# What `pip install` is called with, one call after the other.
+# arguments of `pip install`, one call after the other
 PEERS = {
     "keras": ["tensorflow>=2.21,<2.22"],  # which brings Keras 3
     "orbit": [
         "tensorflow>=2.21,<2.22 dm-sonnet tf-keras",
         "--no-deps tf-models-official",
-    ],  # its dependencies are of models
+    ],  # its dependencies are only needed by its models
     "jax": ["jax optax flax"],
     "torch": ["torch lightning"],
 }
 
 
 def python_of(peer: str) -> Path | None:
-    """Returns the Python that has the peer's packages; None where `prepare` hasn't made it."""
+    """Returns the Python that has the peer's packages; None before `prepare` has made it."""
     folder = FOLDER / peer
     made_of = folder / MADE_OF
     if made_of.is_file() and made_of.read_text() == _recipe(peer):
@@ -34,7 +34,7 @@ def python_of(peer: str) -> Path | None:
 
 
 def prepare(peer: str) -> Path:
-    """Makes the environment of a peer, unless it is there; returns its Python."""
+    """Makes the environment of a peer unless it exists; returns its Python."""
     python = python_of(peer)
     if python is None:
         folder = FOLDER / peer

@@ -1,9 +1,9 @@
-"""What a dry run says beside what training takes: `python -m benchmarks.estimates [NAME ...] [--write]`
+"""Estimates of a dry run next to measurements: `python -m benchmarks.estimates [NAME ...] [--write]`
 
-Of each configuration that trains here, or those that are named, a fresh process trains by the real command, hooks,
-evaluation and checkpoint included; its resident memory is read before its first step, after its steps and at its peak,
-and the clock around each chunk of steps. Another says what it would be, and so how many steps are worth waiting for.
-`--write` updates their rows in the tables of benchmarks/notes/estimates.md.
+For each configuration that trains here, or each one named, a fresh process trains with the real command, hooks,
+evaluation and checkpoint included. It reads its resident memory before the first step, after the steps and at its peak,
+and the clock around each chunk of steps. Another process makes the estimate, which also sets the number of steps.
+`--write` updates the rows of these configurations in the tables of benchmarks/notes/estimates.md.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from benchmarks.pages import rows_in, table, write
 CHECKOUT = Path(__file__).resolve().parent.parent
 NOTES = CHECKOUT / "benchmarks" / "notes" / "estimates.md"
 MIB = 2**20
-STEPS, MOST_STEPS, SECONDS = 100, 2000, 10.0  # few short steps would never be undisturbed
-NOT_HERE = {"text_70b"}  # which no machine of ours holds
-# What others need to train here: fewer of the microbatches that come one after the other, and steps that take long.
+STEPS, MOST_STEPS, SECONDS = 100, 2000, 10.0  # fewer short steps are always disturbed
+NOT_HERE = {"text_70b"}  # too large for the project's machines
+# Configurations that train here only with fewer microbatches, or in few steps.
 CHANGES = {
     "cyclegan": ["Trainer.steps = 2", "Trainer.checkpoint_every = 1"],
     "text_small": [
@@ -40,7 +40,7 @@ CHANGES = {
         "Experiment.eval_source = None",
     ],
 }
-LARGE = 200 * MIB  # of a step: what less adds is lost in what a process takes besides
+LARGE = 200 * MIB  # of a step: less than this can't be told from what a process needs anyway
 MEMORY = ("configuration", "a step adds, said", "measured", "peak, said", "measured", "off by")
 TIME = ("configuration", "a step takes at least, said", "measured", "times as long")
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def compared(name: str) -> dict[str, float]:
-    """Returns what was said and what was measured of a configuration, in bytes."""
+    """Returns the estimated and the measured bytes of a configuration."""
     with tempfile.TemporaryDirectory() as scratch:
         words = [f"--gin_file={CHECKOUT / 'configs' / name}.gin"]
         words += [f"--gin_param={text}" for text in [*CHANGES.get(name, []), *_planted(name, Path(scratch))]]
@@ -81,7 +81,7 @@ def compared(name: str) -> dict[str, float]:
 
 
 def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
-    """Returns the cells of a row, of memory and of time."""
+    """Returns the memory and time cells of a row."""
     memory = [f"{found[key] / MIB:,.0f} MiB" for key in ("said_step", "step", "said_peak", "peak")]
     if found["step"] <= LARGE:
         memory[:2] = ["little", "little"]
@@ -91,7 +91,7 @@ def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
 
 
 def said(words: Sequence[str]) -> dict[str, float]:
-    """Says what a process would take, and how long a step."""
+    """Estimates what a process needs, and how long a step takes."""
     from trainers import main as command
     from trainers.experiment import Experiment
     from trainers.gin_audit import audit
@@ -117,7 +117,7 @@ def said(words: Sequence[str]) -> dict[str, float]:
 
 
 def trained(words: Sequence[str]) -> dict[str, float]:
-    """Trains in this process; returns what it held."""
+    """Trains in this process; returns its memory and times."""
     from core.measure import peak_memory, reset_peak_memory
     from trainers import main as command
     from trainers.loop.speed import memory_in_use
@@ -137,7 +137,7 @@ def trained(words: Sequence[str]) -> dict[str, float]:
         seconds = (time.perf_counter() - began) / (self.step - step)
         found["seconds"] = min(found.get("seconds", seconds), seconds)
         alone = min(STEPS, self.settings.checkpoint_every or STEPS)
-        if "step" not in found or self.step <= alone:  # later hooks, evaluations and saves have taken memory too
+        if "step" not in found or self.step <= alone:  # hooks, evaluations and saves have allocated memory by then
             found["step"] = max(peak_memory()["process"] - found["before"], 0.0)
 
     with patch.object(Trainer, "warm_up", noting_before), patch.object(Trainer, "take_steps", noting_after):
@@ -149,7 +149,7 @@ def trained(words: Sequence[str]) -> dict[str, float]:
 def _in_a_fresh_process(what: str, words: Sequence[str], scratch: str) -> dict[str, float]:
     code = f"import json, sys; from benchmarks.estimates import {what}; found = {what}(sys.argv[1:])"
     command = [sys.executable, "-c", f"{code}; print(); print(json.dumps(found))", *words]
-    # The kernels that the estimates are of: others hold a fifth more while they compute.
+    # The estimates hold for these kernels: others use a fifth more memory while they compute.
     environment = {"TF_ENABLE_ONEDNN_OPTS": "1", **os.environ, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -159,7 +159,7 @@ def _in_a_fresh_process(what: str, words: Sequence[str], scratch: str) -> dict[s
 
 
 def _planted(name: str, folder: Path) -> list[str]:
-    """Writes noise where a configuration reads files of the user's; returns the bindings that say where."""
+    """Writes noise where a configuration reads the user's files; returns the bindings that point to it."""
     random = np.random.RandomState(0)
     if name.startswith("mnist_"):
         for split, count in (("train", 60_000), ("t10k", 10_000)):

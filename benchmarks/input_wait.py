@@ -1,9 +1,9 @@
-"""How long steps wait for examples: `python -m benchmarks.input_wait [--rounds=5] [--page=FILE]`
+"""Time that steps wait for examples: `python -m benchmarks.input_wait [--rounds=5] [--page=FILE]`
 
-Of examples in memory it is the run's own figure, `data_wait`, of trainings by the real command. Of a folder of 256 JPEG
-files of 256x256, random and smooth, of 26 KB or so, it is how fast chunks of 64 come, beside what decoding alone
-allows: the same files from memory, by as many threads as the machine has, resized and brought to [0, 1] as the source
-does, or left as bytes. The files lie in the system's cache.
+With examples in memory, this is the run's own metric `data_wait`, from trainings with the real command. With a folder
+of 256 smooth random JPEG files (256x256 pixels, about 26 KB each), it is the rate at which chunks of 64 arrive. The
+peer only decodes: the same files from memory, in as many threads as the machine has, either resized and scaled to [0,
+1] as the source does, or left as bytes. The files are in the system's cache.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from benchmarks.profile.works import CONFIGS, WORKS
 from core.data import labelled_folders, train_chunks
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-IN_MEMORY = {  # steps in all, steps between two lines, and what is bound besides
+IN_MEMORY = {  # steps in all, steps between two lines, and further bindings
     "MLP 784-128-10, batch 32": ("mlp", 12_000, 2000, ()),
     "the same, compiled": ("mlp", 12_000, 2000, ("Trainer.compile = 'xla'",)),
     "conv net, batch 64": ("conv", 120, 20, ()),
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def in_memory() -> Iterator[list[str]]:
-    """Trains each work; yields what its lines of metrics say, but for the first."""
+    """Trains each work; yields what its metric lines say, without the first."""
     for what, (work, steps, every, besides) in IN_MEMORY.items():
         config, bindings = WORKS[work]
         common = [f"Trainer.steps = {steps}", f"Trainer.log_every = {every}", "Trainer.checkpoint_every = None"]
@@ -79,7 +79,7 @@ def in_memory() -> Iterator[list[str]]:
 
 
 def files(folder: Path, rounds: int) -> list[list[str]]:
-    """Reads files as sources do, and as fast as their decoder can."""
+    """Reads files with the sources, and as fast as their decoder can."""
     contents = write_images(folder)
     rows = []
     for size in (SIDE, SIDE // 2):
@@ -99,7 +99,7 @@ def files(folder: Path, rounds: int) -> list[list[str]]:
 
 
 def write_images(folder: Path) -> list[bytes]:
-    """Writes smooth random images with a little noise, in two folders; returns what the files hold."""
+    """Writes smooth random images with a little noise into two folders; returns the files' contents."""
     random, contents = np.random.RandomState(0), []
     for number in range(FILES):
         smooth = tf.image.resize(random.rand(24, 24, 3), [SIDE, SIDE], method="bicubic")
@@ -112,7 +112,7 @@ def write_images(folder: Path) -> list[bytes]:
 
 
 def decoded(contents: Sequence[bytes], size: int | None) -> tf.data.Dataset:
-    """Decodes these files over and over; without a `size` to levels as bytes."""
+    """Decodes these files repeatedly; without a `size`, to integer levels."""
 
     def one(content: tf.Tensor) -> tf.Tensor:
         pixels = tf.ensure_shape(tf.io.decode_jpeg(content, channels=3), [SIDE, SIDE, 3])
@@ -131,10 +131,10 @@ def decoded(contents: Sequence[bytes], size: int | None) -> tf.data.Dataset:
 
 
 def _turn(elements: tf.data.Dataset, images: int) -> Callable[[], float]:
-    """Returns a function that reads for a while and returns the seconds that an image took, of so many an element."""
+    """Returns a function that reads for a while and returns the seconds per image, for elements of so many images."""
 
     def turn() -> float:
-        iterator = iter(elements)  # ended with the turn: it would read ahead in the others'
+        iterator = iter(elements)  # closed with the turn: it would read ahead during the others'
         for _ in range(max(4, 2 * CHUNK // images)):
             next(iterator)
         began, count = time.perf_counter(), 0

@@ -26,7 +26,7 @@ LARGE, COLOURS = RNG.normal([1, 128, 128, 32]), RNG.normal([8, 64, 64, 3])
 
 
 def attention(causal: bool) -> Callable[[Any, tf.Tensor], tf.Tensor]:
-    """Attention with eight heads from the variables of our layer, written straight down."""
+    """Attention with eight heads over the variables of Tapeloop's layer, written out."""
 
     def call(layer: Any, x: tf.Tensor) -> tf.Tensor:
         batch, time, size = x.shape
@@ -47,7 +47,7 @@ def attention(causal: bool) -> Callable[[Any, tf.Tensor], tf.Tensor]:
 
 
 def moments_norm(axes: list[int], shape: list[int] | None = None) -> Callable[[Any, tf.Tensor], tf.Tensor]:
-    """Normalisation over `axes`, of `x` in another shape if that is given."""
+    """Normalises over `axes`, of `x` in another shape if one is given."""
 
     def call(layer: Any, x: tf.Tensor) -> tf.Tensor:
         y = x if shape is None else tf.reshape(x, shape)
@@ -59,32 +59,32 @@ def moments_norm(axes: list[int], shape: list[int] | None = None) -> Callable[[A
 
 
 def rms_norm(layer: Any, x: tf.Tensor) -> tf.Tensor:
-    """Division by the root mean square."""
+    """Divides by the root mean square."""
     return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + layer.epsilon) * layer.scale
 
 
 def convolution(layer: Any, x: tf.Tensor) -> tf.Tensor:
-    """TensorFlow's own."""
+    """TensorFlow's convolution."""
     return tf.nn.conv2d(x, layer.w, 1, "SAME") + layer.b
 
 
 def max_pool(layer: Any, x: tf.Tensor) -> tf.Tensor:
-    """TensorFlow's own."""
+    """TensorFlow's max pooling."""
     return tf.nn.max_pool2d(x, layer.window, layer.stride, layer.padding)
 
 
 def bilinear(layer: Any, x: tf.Tensor) -> tf.Tensor:
-    """TensorFlow's own."""
+    """TensorFlow's bilinear resize."""
     return tf.image.resize(x, layer.size)
 
 
 def plain(layer: Any, x: tf.Tensor) -> tf.Tensor:
-    """Our layer, called."""
+    """Calls Tapeloop's layer."""
     return layer(x)
 
 
 def training(layer: Any, x: tf.Tensor) -> tf.Tensor:
-    """Batch norm by the batch."""
+    """Calls batch norm with the batch's statistics."""
     return layer(x, statistics=Statistics())
 
 
@@ -141,7 +141,7 @@ def pass_of(call: Callable[[Any, tf.Tensor], tf.Tensor], layer: Any, x: tf.Tenso
 
 
 def waited(run: Callable[[], Any]) -> Callable[[], Any]:
-    """Lets a pass return when its gradients are there."""
+    """Makes a pass return once its gradients are computed."""
     return lambda: [np.asarray(gradient) for gradient in run()]
 
 

@@ -1,4 +1,4 @@
-"""The layouts of meshes that ship, read from their gin files: what is tested and measured is what users get."""
+"""The mesh layouts of `configs/`, read from their gin files: tests and benchmarks use what users get."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def shipped(name: str, parameter: str = "layouts", *, table: str = "-,-") -> list[tuple[str, str]]:
-    """Returns `mesh.<parameter>` of `configs/runtime/<name>.gin`, with the table of tokens laid out so."""
+    """Returns `mesh.<parameter>` of `configs/runtime/<name>.gin`, with the token table laid out in this way."""
     configuration = read([str(CHECKOUT / "configs" / "runtime" / f"{name}.gin")], [], search=[CHECKOUT])
     bound = {f"{b.selector}.{b.parameter}": b.value for b in configuration.bindings}
     return [

@@ -1,4 +1,4 @@
-"""What something was measured on, and how busy that was."""
+"""Name and load of the machine that a measurement ran on."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from core.machine import processor
 
 
 def machine() -> dict[str, Any]:
-    """Returns the machine as it is before it is measured."""
+    """Returns the machine's state; call it before measuring."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -21,5 +21,5 @@ def machine() -> dict[str, Any]:
 
 
 def load() -> float:
-    """Returns how many processes wanted to compute, on average over the last minute."""
+    """Returns the average number of runnable processes in the last minute."""
     return round(os.getloadavg()[0], 1)

@@ -1,7 +1,7 @@
-"""How a run's memory grows with its steps: `python -m benchmarks.memory [--steps=5000] [--chunks=20,100]`
+"""Growth of a run's memory with its steps: `python -m benchmarks.memory [--steps=5000] [--chunks=20,100]`
 
-The trainer itself trains a small classifier on one device, on two replicas and on meshes, each in a process of its own.
-Resident memory is read at five marks of the second half, when what is made once has been made, and a line is fitted.
+The trainer trains a small classifier on one device, on two replicas and on meshes, each in a separate process. It reads
+resident memory at five marks of the second half, after one-time allocations, and fits a line.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def measured(place: str, chunk_steps: int, steps: int) -> list[tuple[int, int]]:
-    """Returns steps and bytes at the marks of a run in a new process."""
+    """Runs a training in a new process; returns its steps and bytes at the marks."""
     code = f"from benchmarks.memory import run; run({place!r}, {chunk_steps}, {steps})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [(step, size) for step, size in json.loads(done.stdout.splitlines()[-1])]

@@ -1,8 +1,8 @@
-"""What a checkpoint of a cut variable takes: `python -m benchmarks.mesh_checkpoints [--megabytes=512] [--workers=2]`
+"""Memory cost of sharded checkpoints: `python -m benchmarks.mesh_checkpoints [--megabytes=512] [--workers=2]`
 
-A variable lies in four parts on a mesh of 2x2 virtual CPUs, of one process or several. What it takes of this machine's
-memory to make it, and to save and restore it beside what it takes itself, is told by the peaks of processes that do
-nothing else; of several by the first, which has the most to do.
+A variable is sharded in four on a mesh of 2x2 virtual CPUs, in one process or several. Processes that do nothing else
+make, save or restore it; their peak memory, next to the variable's size, is the cost of that action. With several
+processes the first one counts, which does most of the work.
 """
 
 import argparse
@@ -37,14 +37,14 @@ COLUMNS = 8192
 
 
 class Cost(NamedTuple):
-    """Holds what one action took."""
+    """Memory and time of one action."""
 
-    megabytes: float  # at its peak, beside what was there before
+    megabytes: float  # at its peak, more than before the action
     seconds: float
 
 
 def cost(action: str, directory: Path, megabytes: int, part: int, workers: int = 1) -> Cost:
-    """Returns what `action` takes, from processes of its own."""
+    """Measures `action` in fresh processes."""
     spawn, addresses = multiprocessing.get_context("spawn"), [f"127.0.0.1:{port}" for port in free_ports(workers)]
     with contextlib.ExitStack() as pools:
         found = []
@@ -79,12 +79,12 @@ def _measured(task: str, action: str, directory: Path, megabytes: int, part: int
     before, began = _peak(), time.monotonic()
     ACTIONS[action](*given)
     found = Cost(_peak() - before, time.monotonic() - began)
-    Agreement(strategy).barrier()  # nobody leaves while another works
+    Agreement(strategy).barrier()  # no process leaves while another works
     return found
 
 
 def _filled(strategy: MeshStrategy, megabytes: int) -> tf.Tensor:
-    """Returns a value whose parts were made where they are: the process has never held more."""
+    """Returns a value whose shards were made in place: the process has never held more."""
     made = []
     for i, device in zip(strategy.mesh.local_device_ids(), strategy.mesh.local_devices(), strict=True):
         with tf.device(device):
@@ -108,7 +108,7 @@ def _restore(strategy: MeshStrategy, variables: checkpoint.Variables, directory:
 
 
 def _peak() -> float:
-    """Returns the most memory that this process has had; `getrusage` would count that of the one that started it."""
+    """Returns this process's peak memory; `getrusage` would include that of its parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 

@@ -1,7 +1,7 @@
-"""What a mesh costs beside replicas and one device: `python -m benchmarks.meshes [--pairs=15]`
+"""Cost of a mesh compared with replicas and one device: `python -m benchmarks.meshes [--pairs=15]`
 
-On one machine without GPUs: virtual devices share its cores, so the best that a mesh can do is as well as one device. A
-small GPT is trained with Megatron's layouts; the first call traces a chunk of steps, lays it out and compiles it.
+On one machine without GPUs, virtual devices share its cores: a mesh can at best match one device. A small GPT trains
+with Megatron's layouts. The first call traces a chunk of steps, lays it out and compiles it.
 """
 
 import argparse
@@ -44,7 +44,7 @@ PEERS = {"1x1": "one device", "1x2": "one device", "2x1": "2 replicas", "2x2": "
 
 
 def main() -> None:
-    """Prints one row for each mesh beside its peer."""
+    """Prints one row per mesh and peer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15, help="rounds of interleaved runs (default: 15)")
     parser.add_argument("--width", type=int, default=128, help="of the model (default: 128)")

@@ -1,9 +1,9 @@
-"""What looking at a run takes of its time: `python -m benchmarks.observing [--page=docs/seeing.md]`
+"""Cost of observing a run: `python -m benchmarks.observing [--page=docs/seeing.md]`
 
-The smallest experiments that ship are trained as their files have them: beside the shortest steps all else is largest.
-Counted is the time within what shows and writes figures, at the intervals that the runs have by themselves and by the
-clock that the steps are measured with. A run that shows and writes nothing takes turns with each: how much faster it is
-says the same without a clock in it.
+The smallest shipped experiments train as their files say: their steps are shortest, so everything else weighs most.
+Counted is the time in functions that show and write metrics, at the run's default intervals and with the clock that
+times the steps. A run that shows and writes nothing takes turns with each: its speed-up measures the same without a
+clock inside.
 """
 
 import argparse
@@ -41,14 +41,14 @@ HEAD = ["experiment", "shown in", "steps/s", "of the time, looking", "as fast if
 
 
 class Terminal(io.StringIO):
-    """A terminal that nobody looks at."""
+    """A terminal without a viewer."""
 
     def isatty(self) -> bool:
         return True
 
 
 class Stopwatch:
-    """Adds up the seconds within the functions that it watches."""
+    """Adds up the seconds in the functions that it watches."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -67,7 +67,7 @@ class Stopwatch:
 
 
 class LapEnd(BaseException):
-    """Ends a run where it can go on."""
+    """Ends a run where it can resume."""
 
 
 class Lap(Hook):
@@ -75,7 +75,7 @@ class Lap(Hook):
 
     def __init__(self, watch: Stopwatch):
         super().__init__(LAP)
-        self.seconds, self.shares = 0.0, list[float]()  # of the last lap; of each, what share of it was looking
+        self.seconds, self.shares = 0.0, list[float]()  # the last lap's seconds, and the shares spent observing
         self._watch, self._began, self._looked = watch, 0.0, 0.0
 
     def __call__(self, run: Any) -> None:
@@ -89,10 +89,10 @@ class Lap(Hook):
 
 
 class Side:
-    """A run that takes a lap when it is asked to."""
+    """A run that takes a lap on request."""
 
     def __init__(self, folder: Path, stream: io.StringIO | None):
-        """Shows its figures in `stream` and writes them, or neither."""
+        """Shows its metrics in `stream` and writes them, or neither."""
         watch = Stopwatch()
         self.lap = Lap(watch)
         settings = Settings(steps=2 * LAP * 10**5, evaluate_every=None, checkpoint_every=None, hooks=[self.lap])
@@ -115,7 +115,7 @@ class Side:
         return self.lap.seconds
 
     def close(self) -> None:
-        """Takes a bar off the terminal: while one is live, what is printed goes where it does."""
+        """Removes a live bar from the terminal: printed lines would go to it."""
         self._telemetry.close()
 
 

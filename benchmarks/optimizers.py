@@ -1,7 +1,7 @@
 """Time per update of a model of 50 variables and 10 million parameters: `python -m benchmarks.optimizers [--only=adam]`
 
-Where TensorFlow has a fused kernel for the rule, the peer is a bare loop over that kernel, and the claim is at most 1.1
-times its time. The other rules are compared with themselves compiled by XLA, to see where that pays.
+If TensorFlow has a fused kernel for the optimizer, the peer is a bare loop over that kernel, and the claim is at most
+1.1 times its time. The other optimizers are compared with themselves compiled by XLA, to see where that pays.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def _plain(kernel: Callable[..., None], **scalars: Any) -> Kernel:
 
 
 RAW = tf.raw_ops
-# What the kernel of each rule is called, and the slots it writes.
+# The kernel of each optimizer, and the slots that it writes.
 WITH_KERNEL: dict[str, tuple[Transform, Kernel, tuple[str, ...]]] = {
     "sgd": (optimizers.sgd(0.01), _descent, ()),
     "sgd, momentum": (
@@ -110,13 +110,13 @@ def model() -> dict[str, tf.Variable]:
 
 
 def ours(transform: Transform, gradients: Tensors, *, compiled: bool = False) -> Update:
-    """One update by `Optimizer.apply`."""
+    """Applies one update with `Optimizer.apply`."""
     optimizer = Optimizer(transform, model())
     return tf.function(lambda: optimizer.apply(gradients, fused=not compiled), autograph=False, jit_compile=compiled)
 
 
 def bare(kernel: Kernel, slots: tuple[str, ...], gradients: Tensors) -> Update:
-    """One update by the least TensorFlow that makes it: a loop over the kernel."""
+    """Applies one update with the least TensorFlow: a loop over the kernel."""
     params = model()
     made = {slot: {path: tf.Variable(tf.fill(v.shape, 0.1)) for path, v in params.items()} for slot in slots}
     step = tf.Variable(0, dtype=tf.int64)
@@ -132,7 +132,7 @@ def bare(kernel: Kernel, slots: tuple[str, ...], gradients: Tensors) -> Update:
 
 
 def rows(wanted: set[str], pairs: int) -> Iterator[tuple[str, ...]]:
-    """(rule, what it is compared with, its milliseconds, median ratio, interval), one by one."""
+    """Yields (optimizer, its peer, its milliseconds, median ratio, interval)."""
     rng = Rng.from_seed(1)
     gradients = {path: rng.fold(path).normal(shape) for path, shape in shapes().items()}
     for name in [*WITH_KERNEL, *WITHOUT_KERNEL]:
@@ -154,7 +154,7 @@ def rows(wanted: set[str], pairs: int) -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Prints one row per rule."""
+    """Prints one row per optimizer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="names of rules, separated by commas")
     parser.add_argument("--pairs", type=int, default=25, help="interleaved pairs (default: 25)")

@@ -1,4 +1,4 @@
-"""Writes tables into pages, between `<!-- table: NAME -->` and `<!-- end of NAME -->`: no figure is copied by hand."""
+"""Writes tables into pages, between `<!-- table: NAME -->` and `<!-- end of NAME -->`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table as Markdown has it."""
+    """Returns a table as Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def written(text: str, tables: Mapping[str, str]) -> str:
-    """Returns the page `text` with what it has of these tables as they are now."""
+    """Returns the page `text` with those of these tables that it has."""
     for name, rows in tables.items():
         begin, end = f"<!-- table: {name} -->\n", f"<!-- end of {name} -->\n"
         if begin in text:
@@ -24,7 +24,7 @@ def written(text: str, tables: Mapping[str, str]) -> str:
 
 
 def rows_in(text: str, name: str) -> list[list[str]]:
-    """Returns the rows of a table as the page `text` has it."""
+    """Returns the rows of a table in the page `text`."""
     _, rest = text.split(f"<!-- table: {name} -->\n")
     lines = rest.split(f"<!-- end of {name} -->\n")[0].strip().splitlines()[2:]  # below its head
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -1,4 +1,4 @@
-"""Interleaved pairs: the machine's speed drifts, so each measurement is compared with the peer's next to it."""
+"""Interleaved measurements: the machine's speed drifts, so each run is compared with the peer's next to it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ SAMPLES = 1000
 
 
 def interleaved(runs: Mapping[str, Callable[[], object]], *, pairs: int) -> dict[str, np.ndarray]:
-    """Seconds of each run, in `pairs` rounds that go through all of them, every other round backwards.
+    """Returns the seconds of each run, in `pairs` rounds over all of them, every other round in reverse.
 
     A run that returns a float has timed itself.
     """
@@ -25,7 +25,7 @@ def interleaved(runs: Mapping[str, Callable[[], object]], *, pairs: int) -> dict
 
 
 def ratio(ours: np.ndarray, peer: np.ndarray) -> tuple[float, float, float]:
-    """The median of the paired ratios, and a 95 % interval for it by the bootstrap."""
+    """Returns the median of the paired ratios, with a 95 % bootstrap interval."""
     ratios = ours / peer
     random = np.random.RandomState(0)
     medians = np.median(random.choice(ratios, (SAMPLES, len(ratios))), axis=1)

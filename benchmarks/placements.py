@@ -1,7 +1,7 @@
-"""What the placements of a GAN cost: `python -m benchmarks.placements [--pairs=15] [--replicas=2]`
+"""Cost of a GAN's placements: `python -m benchmarks.placements [--pairs=15] [--replicas=2]`
 
-The same step, placed in the four ways of `configs/digits_gan*.gin`, for two sizes of the generator and of the batch:
-time, what each device holds (parameters, averages and the optimizers' state), and what the replicas send each other.
+Takes the same step in the four placements of `configs/digits_gan*.gin`, for two sizes of generator and batch. Reports
+the time, what each device holds (parameters, averages and optimizer state), and what the replicas send each other.
 Without GPUs the replicas are virtual devices that share memory and cores.
 """
 
@@ -40,7 +40,7 @@ CHUNK = 20
 
 
 class Size(NamedTuple):
-    """Of the generator and of the batch."""
+    """Sizes of the generator and the batch."""
 
     hidden: Sequence[int]
     batch: int
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def make_trainer(config: str, size: Size, replicas: int, workdir: Path) -> Trainer:
-    """The trainer of a configuration, without anything to write."""
+    """Builds the trainer of a configuration without hooks or files."""
     gin.clear_config()
     hooks.register()
     gin.parse_config_files_and_bindings([str(CONFIGS / f"{config}.gin")], [f"mlp_networks.g_hidden = {size.hidden}"])
@@ -94,7 +94,7 @@ def make_trainer(config: str, size: Size, replicas: int, workdir: Path) -> Train
 
 
 def chunks_of(trainer: Trainer) -> Callable[[], object]:
-    """A run of one chunk."""
+    """Returns a run of one chunk."""
     chunks = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
     trainer.state.step = trainer.input.chunk_steps
@@ -107,7 +107,7 @@ def chunks_of(trainer: Trainer) -> Callable[[], object]:
 
 
 def held(trainer: Trainer) -> tuple[int, int]:
-    """Bytes of variables on the first device, and on each of the others."""
+    """Returns the bytes of variables on the first device, and on each of the others."""
     first = others = 0
     for variable in trainer.experiment.variables.values():
         copies = trainer.experiment.strategy.experimental_local_results(variable)

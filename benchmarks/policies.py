@@ -1,7 +1,7 @@
-"""Cost of policies for bad steps: `python -m benchmarks.policies [--rounds=20] [--page=benchmarks/notes/bad_steps.md]`
+"""Cost of bad-step policies: `python -m benchmarks.policies [--rounds=20] [--page=benchmarks/notes/bad_steps.md]`
 
-Runs without any bad step take turns, one for each policy, and are compared with `raise`, which is what training does
-anyway. What `raise` itself takes beside an earlier revision, `python -m benchmarks.revisions` measures.
+Runs without bad steps take turns, one per policy, and are compared with `raise`, the default. The cost of `raise`
+itself against an earlier revision is measured with `python -m benchmarks.revisions`.
 """
 
 import argparse
@@ -39,7 +39,7 @@ HEAD = ["experiment", "policy", "a step", "beside `raise`", "95 %"]
 
 
 class Side:
-    """A run that takes some steps when it is asked to."""
+    """A run that takes some steps on request."""
 
     def __init__(self, folder: Path, policy: Mapping[str, Any], steps: int):
         workdir = Workdir(folder)
@@ -58,12 +58,12 @@ class Side:
         self._chunks = self._trainer.input.chunks_from(0)
 
     def seconds(self) -> float:
-        """Takes the steps, and returns how long that took."""
+        """Takes the steps; returns their seconds."""
         trainer, end = self._trainer, self._trainer.step + self._steps
         began = time.perf_counter()
         while trainer.step < end:
             trainer.advance(next(self._chunks))
-        trainer.figures()  # they are there once the last step is done
+        trainer.figures()  # ready once the last step is done
         return time.perf_counter() - began
 
 

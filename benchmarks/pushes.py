@@ -1,7 +1,7 @@
-"""What asynchronous training adds to a step: `python -m benchmarks.pushes [--page=benchmarks/notes/asynchronous.md]`.
+"""Overhead of asynchronous training per step: `python -m benchmarks.pushes [--page=benchmarks/notes/asynchronous.md]`.
 
-The same small steps are taken by one worker and one server, and in one process, one run after the other, several times.
-The difference of two neighbours is what a step's way costs: to be handed out, to pull the weights, and to push.
+One worker and one server take small steps, and one process takes the same steps, in alternating runs. The difference of
+two neighbouring runs is a step's overhead: scheduling it, pulling the weights, and pushing gradients.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from benchmarks.pages import table, written
 from benchmarks.running import running
 
 RUNTIME = "configs/runtime/parameter_server.gin"
-LOGGED = {0: 100, 1_000_000: 20, 8_000_000: 5}  # steps of a metric line, by parameters beside a matrix of 65,536
+LOGGED = {0: 100, 1_000_000: 20, 8_000_000: 5}  # steps of a metric line, by parameters next to a matrix of 65,536
 SECONDS = 3.0
 
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def milliseconds(launch: list[str], gin_files: list[str], ballast: int) -> float:
-    """Returns what one step takes."""
+    """Returns the time of one step."""
     settings = {"Work.products": 1, "Work.ballast": ballast, "Trainer.log_every": LOGGED[ballast]}
     with running(launch, settings, gin_files=gin_files) as run:
         run.speed(1.0)  # the first steps are slower

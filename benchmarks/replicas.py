@@ -1,7 +1,7 @@
-"""What replicas, microbatches and chunks of steps cost: `python -m benchmarks.replicas [--pairs=15]`
+"""Cost of replicas, microbatches and chunks of steps: `python -m benchmarks.replicas [--pairs=15]`
 
-On one machine without GPUs: two virtual replicas have no more cores than one device, so the best that they can do is as
-well. Networks and trainer are as a user gets them, input included.
+On one machine without GPUs, two virtual replicas have no more cores than one device: they can at best match it.
+Networks and trainer have a user's settings, input included.
 """
 
 import argparse
@@ -37,7 +37,7 @@ TIME, WIDTH, WORDS = 64, 128, 256
 
 
 class Transformer(Task):
-    """Two blocks of causal attention and a perceptron, that guess the next of some words."""
+    """Two blocks of causal attention and a perceptron that predict the next word."""
 
     def __init__(self, *, rng: Rng):
         super().__init__()
@@ -115,7 +115,7 @@ Side = tuple[str, Callable[..., Task], Source, dict[str, Any]]
 
 
 def compare(table: Table, pairs: int, ours: Side, peer: Side) -> None:
-    """Both sides see as many examples; the ratio is of their times for those."""
+    """Compares the times in which both sides train on as many examples."""
     with tempfile.TemporaryDirectory() as scratch:
         sides = [ours, peer]
         examples = 2 * max(side[3]["global_batch_size"] * side[3]["chunk_steps"] for side in sides)
@@ -127,7 +127,7 @@ def compare(table: Table, pairs: int, ours: Side, peer: Side) -> None:
 
 
 def run_of(side: Side, examples: int, workdir: Path) -> Callable[[], object]:
-    """A trainer that goes on by so many examples with each call."""
+    """Returns a run that trains on so many more examples per call."""
     _, task, source, settings = side
     settings = dict(settings)
     experiment = Experiment(task=task, train_source=source, strategy=settings.pop("strategy", None))

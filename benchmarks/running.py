@@ -1,4 +1,4 @@
-"""A training by the real commands, watched from outside by its metric lines."""
+"""Trainings with the real commands, observed from outside through their metric lines."""
 
 import contextlib
 import functools
@@ -17,19 +17,19 @@ from typing import Any
 from trainers.launch.processes import die_with
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-WIDTH = 256  # of the rows and of the matrix of `benchmarks/work.py`
+WIDTH = 256  # of the rows and of the matrix of `benchmarks/work.py` until the first line; any other comes sooner
 LINE_SECONDS = 300.0  # of the first start; any other line comes sooner
 POLL_SECONDS = 0.002
 
 
 class Running:
-    """A run of `benchmarks/work.gin` that goes on until it is ended."""
+    """A run of `benchmarks/work.gin` that continues until it is ended."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path):
         self.process, self._folder = process, folder
 
     def pid(self, name: str) -> int:
-        """Returns the number of the process that `trainers.launch` calls so."""
+        """Returns the pid of the process that `trainers.launch` gave this name."""
         found = re.search(rf"{name} \(process (\d+)\)", self.output())
         if found is None:
             raise SystemExit(f"error: `{name}` isn't among the processes of this run:\n{self.output()}")
@@ -40,7 +40,7 @@ class Running:
         return (self._folder / "output").read_text()
 
     def speed(self, seconds: float) -> float:
-        """Returns steps a second, over so many seconds or one line of metrics, whichever takes longer."""
+        """Returns steps a second, over so many seconds or one metric line, whichever is longer."""
         step, began = self._next_line()
         while True:
             last, now = self._next_line()
@@ -48,7 +48,7 @@ class Running:
                 return (last - step) / (now - began)
 
     def cpu_seconds(self, seconds: float) -> float:
-        """Returns what a step computes, as the system counts it: other work on the same cores doesn't lengthen it."""
+        """Returns a step's CPU seconds: other processes on the same cores don't lengthen them."""
         first, began = self._next_line()
         spent = -self._cpu_seconds()
         while True:
@@ -57,7 +57,7 @@ class Running:
                 return (spent + self._cpu_seconds()) / (last - first)
 
     def step_seconds(self) -> list[float]:
-        """Returns the time of a step by each line of metrics so far."""
+        """Returns the time of a step in each metric line so far."""
         return [json.loads(line)["step_seconds"] for line in self._lines()]
 
     def _cpu_seconds(self) -> float:
@@ -65,7 +65,7 @@ class Running:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user's and system's
 
     def _next_line(self) -> tuple[int, float]:
-        """Waits for another line of metrics; returns its step, and when it came."""
+        """Waits for another metric line; returns its step and time."""
         before = self._lines()
         until = time.perf_counter() + LINE_SECONDS
         while len(lines := self._lines()) == len(before):
@@ -81,9 +81,9 @@ class Running:
 
 @contextlib.contextmanager
 def running(launch: Sequence[str], settings: Mapping[str, Any], *, gin_files: Sequence[str] = ()) -> Iterator[Running]:
-    """Starts `trainers.launch` with these flags, or `trainers.main` without any; ends it, with all that it started.
+    """Starts `trainers.launch` with these flags, or `trainers.main` without any; ends it and its processes afterwards.
 
-    Each process computes in one thread, so that two on two cores don't take each other's time.
+    Each process computes in one thread, so that two processes don't compete for two cores.
     """
     files = ["benchmarks/work.gin", *gin_files]
     training = [
@@ -102,7 +102,7 @@ def running(launch: Sequence[str], settings: Mapping[str, Any], *, gin_files: Se
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # This one may be interrupted before it even knows of the other.
+                # This one may be interrupted before it has registered the other.
                 preexec_fn=functools.partial(die_with, os.getpid()),
             )
         try:

@@ -1,9 +1,9 @@
-"""What saving takes of a training's time: `python -m benchmarks.saves [--rounds=6] [--page=docs/checkpoints.md]`
+"""Training time that saving takes: `python -m benchmarks.saves [--rounds=6] [--page=docs/checkpoints.md]`
 
-25 million weights in float32 train under Adam, saved every 100 steps: written while they go on, or in the loop. Each
-takes turns with a run that saves nothing. Waiting is the time in the call that saves, by the loop's own clock, and what
-the next save would have to wait for this one; what the writer takes from the steps is how much longer these take than
-those of the run that saves nothing. All takes six minutes or so on two cores.
+Trains 25 million float32 weights with Adam, and saves every 100 steps, in the background or in the loop. Each kind
+takes turns with a run that never saves. Its wait is the time in the call that saves, by the loop's own clock, plus the
+time that the next save would wait for this one. The slowdown of the steps is relative to the run without saves. It
+takes about six minutes on two cores.
 """
 
 import argparse
@@ -35,7 +35,7 @@ HEAD = ["a checkpoint is written", "a step", "the loop waits", "of its time", "o
 
 
 class Side:
-    """A run that saves and takes `STEPS` steps when it is asked to."""
+    """A run that saves and takes `STEPS` steps on request."""
 
     def __init__(self, folder: Path, *, examples: int, sizes: Sequence[int] = SIZES, steps: int = STEPS):
         def task(*, rng: Rng) -> MlpClassifier:
@@ -53,7 +53,7 @@ class Side:
             keep_checkpoints=1,
         )
         self.trainer, self.steps = Trainer(Experiment(task=task, train_source=digits()), workdir, settings), steps
-        self.waits, self.shares = list[float](), list[float]()  # of each turn: its wait, as a share of it too
+        self.waits, self.shares = list[float](), list[float]()  # per turn: the wait, and its share of the turn
         self._chunks = self.trainer.input.chunks_from(0)
         self._first = next(self._chunks)
         self.trainer.warm_up(self._first)
@@ -70,7 +70,7 @@ class Side:
         while self.trainer.step < end:
             self.trainer.advance(next(self._chunks))
         stepped = time.perf_counter()
-        self.trainer.settle()  # as the next save would; and the next turn is another run's
+        self.trainer.settle()  # as the next save would; and the next turn belongs to another run
         seconds = time.perf_counter() - began
         steps = stepped - saved
         self.waits.append(seconds - steps)
@@ -115,7 +115,7 @@ def measured(rounds: int, *, examples: int, sizes: Sequence[int] = SIZES, steps:
 
 def _row(name: str, side: Side, seconds: np.ndarray, plain: np.ndarray) -> list[str]:
     median, low, high = ratio(seconds, plain)
-    wait, share = (np.median(found[-len(seconds) :]) for found in (side.waits, side.shares))  # not of the first turn
+    wait, share = (np.median(found[-len(seconds) :]) for found in (side.waits, side.shares))  # without the first turn
     step = 1e3 * np.median(plain) / side.steps
     return [
         name,

@@ -1,4 +1,4 @@
-"""Makes a process slower, whatever it does: it is stopped for most of the time, and knows nothing of it."""
+"""Slows a process down by stopping it most of the time; the process itself doesn't notice."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ RUN_SECONDS = 0.004
 
 @contextlib.contextmanager
 def slowed(pid: int, factor: float) -> Iterator[None]:
-    """Lets a process run for one `factor`th of the time, and go on as before at the end."""
+    """Lets a process run for one `factor`th of the time, and at full speed again after the block."""
     over = threading.Event()
 
     def stop_and_go() -> None:
@@ -36,5 +36,5 @@ def slowed(pid: int, factor: float) -> Iterator[None]:
 
 
 def due(ran: float, elapsed: float, factor: float) -> float:
-    """Returns how long to stop what `ran` for so long; sleeps that came out longer than asked for are made up for."""
+    """Returns how long to stop after running for `ran`; corrects for sleeps that took too long."""
     return max(0.0, factor * ran - elapsed)

@@ -1,10 +1,10 @@
-"""From a command to its first finished step: `python -m benchmarks.start [--rounds=9] [--page=FILE]`
+"""Time from a command to its first finished step: `python -m benchmarks.start [--rounds=9] [--page=FILE]`
 
-`configs/digits_mlp.gin` by the real command, beside a minimal Keras script of the same model and data, by `fit` and by
-`train_on_batch`, in fresh processes that take turns. Ours is done when the first step's figures stand in
-`metrics.jsonl`, Keras when its callback, or the call, says so; both are timed from outside, from the start of the
-process on. Keras runs in an environment of its own (`--prepare` makes it). All modules are compiled, as those of an
-installation are: the process of each kind that isn't counted leaves its bytecode in a folder for the others.
+Compares `configs/digits_mlp.gin` with the real command and a minimal Keras script of the same model and data, using
+`fit` or `train_on_batch`. Fresh processes take turns and are timed from outside, from their start. Tapeloop is done
+when `metrics.jsonl` has the first step's metrics, Keras when its callback, or the call, says so. Keras has a separate
+environment (`--prepare` makes it). Bytecode is cached as in an installation: the first process of each kind isn't
+counted, and leaves its bytecode in a folder for the others.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measured(rounds: int, keras: Path | None) -> list[list[str]]:
-    """Returns the rows of the table; without a Python that has Keras, one that says so."""
+    """Returns the rows of the table; without a Python that has Keras, its row says so."""
     with tempfile.TemporaryDirectory() as scratch:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": scratch, "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -64,9 +64,9 @@ def measured(rounds: int, keras: Path | None) -> list[list[str]]:
 
 
 def ours(environment: Mapping[str, str], *more: str) -> float:
-    """Starts a training of the digits with `more` flags; returns the seconds until its first line of metrics."""
+    """Starts a training of the digits with `more` flags; returns the seconds until its first metric line."""
     with tempfile.TemporaryDirectory() as scratch:
-        # Its own file, for whoever follows it, is how a run says what is done.
+        # Its file of progress tells other processes what is done.
         metrics = Path(scratch, "run", "metrics.jsonl")
         words = ["-m", "trainers.main", "--gin_file=configs/digits_mlp.gin", "--gin_param=Trainer.log_every = 1", *more]
         began = time.perf_counter()
@@ -89,7 +89,7 @@ def ours(environment: Mapping[str, str], *more: str) -> float:
 
 
 def theirs(environment: Mapping[str, str], python: Path, call: str) -> float:
-    """Starts the script in Keras; returns the seconds until it says that its step is done."""
+    """Starts the Keras script; returns the seconds until it prints that its step is done."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [str(python), str(SCRIPT), str(DIGITS), call],

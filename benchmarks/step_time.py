@@ -1,8 +1,7 @@
-"""Time per training step, against two loops written by hand: `python -m benchmarks.step_time [--pairs=15] [--compile]`
+"""Time per training step, against two hand-written loops: `python -m benchmarks.step_time [--pairs=15] [--compile]`
 
-Model, batches and optimizer are the same. One peer calls `next(iterator)` inside its graph loop, as most tutorials do;
-the other runs over the very chunks that the trainer gets, with Adam written out or by its kernel. Times include
-input.
+Model, batches and optimizer are the same. One peer calls `next(iterator)` inside its graph loop, as most tutorials do.
+The other runs over the trainer's own chunks, with Adam written out or as a fused kernel. Times include input.
 """
 
 import argparse
@@ -62,7 +61,7 @@ def main() -> None:
 
 
 def make_trainer(source: Source, sizes: list[int], workdir: Path, *, compile: bool) -> Trainer:
-    """The trainer as a user gets it, without anything to write."""
+    """Builds the trainer with a user's settings, without hooks or files."""
 
     def task(*, rng: Any) -> MlpClassifier:
         return MlpClassifier(rng=rng, sizes=sizes, optimizer=adamw(RATE, weight_decay=DECAY))
@@ -76,7 +75,7 @@ def make_trainer(source: Source, sizes: list[int], workdir: Path, *, compile: bo
 
 
 def ours(trainer: Trainer) -> Callable[[], object]:
-    """The trainer's own loop."""
+    """Returns the trainer's own loop."""
     chunks: Iterator[Any] = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
     trainer.state.step = CHUNK
@@ -89,7 +88,7 @@ def ours(trainer: Trainer) -> Callable[[], object]:
 
 
 class HandWritten:
-    """The same model and rule, written straight down."""
+    """The same model and optimizer, written out."""
 
     def __init__(self, sizes: list[int], *, kernel: bool = False):
         self.kernel = kernel
@@ -129,7 +128,7 @@ class HandWritten:
 
 
 def iterator_loop(source: Source, sizes: list[int]) -> Callable[[], object]:
-    """A shuffled, batched, prefetched data set, read inside the graph loop."""
+    """Returns a shuffled, batched, prefetched data set, read inside the graph loop."""
     model = HandWritten(sizes)
     examples = source.gather(tf.range(len(source), dtype=tf.int64))
     data = tf.data.Dataset.from_tensor_slices((examples["image"], examples["label"]))
@@ -148,7 +147,7 @@ def iterator_loop(source: Source, sizes: list[int]) -> Callable[[], object]:
 
 
 def stacked_loop(trainer: Trainer, sizes: list[int], *, compile: bool, kernel: bool = False) -> Callable[[], object]:
-    """The trainer's chunks, and a graph loop over them."""
+    """Returns the trainer's chunks, and a graph loop over them."""
     model = HandWritten(sizes, kernel=kernel)
     chunks: Iterator[Any] = trainer.input.chunks_from(0)
 

@@ -1,9 +1,9 @@
-"""What one slow worker of two costs: `python -m benchmarks.stragglers [--rounds=2] [--json=stragglers.json]`
+"""Cost of one slow worker of two: `python -m benchmarks.stragglers [--rounds=2] [--json=stragglers.json]`
 
-Synchronous training, local steps and asynchronous training by the real commands, at steps of 3, 30 and 300 ms. In each
-run the second worker is let go and slowed by turns: stopped for four fifths of the time in whatever it does, as on a
-machine that others use (`benchmarks/slowed.py`). What is kept is the rate with it slowed over the rate just before; one
-process alone shows how slow that was. What is in the file isn't measured again.
+Runs synchronous training, local steps and asynchronous training with the real commands, at steps of 3, 30 and 300 ms.
+In each run the second worker alternates between full speed and a fifth of it: `benchmarks/slowed.py` stops it most of
+the time, as if others used its machine. The table shows the slowed rate over the rate just before; one process alone
+shows how slow that was. Measurements that the file already has aren't repeated.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from benchmarks.slowed import slowed
 ROWS = 512  # of a worker's step
 SLOWER = 5.0
 MILLISECONDS = (3, 30, 300)
-TRIED = 20  # products, to see how long one takes
+TRIED = 20  # products, to time one step
 LOCAL_STEPS = 10
-LOGGED = 40 * ROWS  # rows of a metric line, at least, and so many seconds: all workers have to come to each
+LOGGED = 40 * ROWS  # rows of a metric line, at least, and so many seconds: all workers have to reach each line
 LOGGED_SECONDS = 3.0
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
@@ -35,7 +35,7 @@ Found = dict[str, Any]
 class Mode(NamedTuple):
     """A way to train, and the process that is slowed."""
 
-    slowed: str | None = "worker 1"  # `None`: there is but one
+    slowed: str | None = "worker 1"  # `None`: the only process
     launch: tuple[str, ...] = ("--workers=2",)
     gin_files: tuple[str, ...] = (MULTI_WORKER,)
     rows: int = 2 * ROWS  # of a step as it is counted
@@ -51,7 +51,7 @@ MODES = {
 
 
 def main() -> None:
-    """Measures what isn't in the file, and prints the table."""
+    """Measures what the file lacks, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2, help="turns of each run (default: 2)")
     parser.add_argument("--json", type=Path, default=Path("stragglers.json"), help="file of what was found")
@@ -61,7 +61,7 @@ def main() -> None:
         "--ms", nargs="+", type=int, choices=MILLISECONDS, default=MILLISECONDS, help="of a step (default: all)"
     )
     flags = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing that was started stays behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that every started process ends
     found = measure(flags.json, modes=flags.only, milliseconds=flags.ms, rounds=flags.rounds)
     print(rows_of(found))
     if flags.picture:
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(path: Path, *, modes: list[str], milliseconds: list[int], rounds: int) -> Found:
-    """Returns what `path` holds, once all of these are in it."""
+    """Returns the content of `path`, once it has all of these."""
     found: Found = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "runs": {}}
     if "products_per_ms" not in found:
         found["products_per_ms"] = TRIED / (1e3 * _seconds_of(TRIED))
@@ -97,7 +97,7 @@ def turns(mode: Mode, ms: int, products_per_ms: float, rounds: int) -> Found:
     seconds = max(3.0, 0.02 * ms)
     even, slow = [], []
     with running(mode.launch, settings, gin_files=mode.gin_files) as run:
-        run.speed(seconds)  # all are up, and warm
+        run.speed(seconds)  # all have started and warmed up
         pid = run.pid(mode.slowed) if mode.slowed else run.process.pid
         for _ in range(rounds):
             even.append(run.speed(seconds) * mode.rows / ROWS)
@@ -126,7 +126,7 @@ def rows_of(found: Found) -> str:
 
 
 def picture(found: Found) -> str:
-    """Draws what is kept, by the time of a step."""
+    """Draws the rates that are kept over the time of a step."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for name, run in _in_order(found).items():
         mode, _, time = name.rpartition(", ")
@@ -147,7 +147,7 @@ def _in_order(found: Found) -> Found:
 def _seconds_of(products: int) -> float:
     settings = {"Work.products": products, "Trainer.global_batch_size": ROWS, "Trainer.log_every": 5}
     with running([], settings) as run:
-        run.speed(1.0)  # it is up, and warm
+        run.speed(1.0)  # it has started and warmed up
         return run.cpu_seconds(3.0)
 
 

@@ -1,9 +1,9 @@
-"""What reading a stream takes beside `tf.data`: `python -m benchmarks.streams [--pairs=9] [--page=docs/streams.md]`
+"""Overhead of a streamed source over `tf.data`: `python -m benchmarks.streams [--pairs=9] [--page=docs/streams.md]`
 
-The same function hands out images of 28 by 28, in an epoch without end; a run stacks them into chunks of steps, and
-hashes them on the way. `tf.data` stacks what the dataset makes by one `batch`, and reads a generator by
-`from_generator`. Times are the process's CPU time, which hangs least on what else the machine does; each turn begins
-anew, for what TensorFlow makes ahead would count for another's. What it takes to begin stands beside.
+The same function yields 28 by 28 images in an endless epoch. A run stacks them into chunks of steps, and hashes them.
+`tf.data` stacks the dataset's elements with one `batch`, and reads a generator with `from_generator`. The table shows
+the process's CPU time, which depends least on other processes, and the time to begin. Each turn begins anew, because
+TensorFlow's prefetching would count in another's turn.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def measured(name: str, *, pairs: int, chunks: int = CHUNKS) -> list[str]:
     """Returns a row of the table."""
     make = STREAMS[name]
     stream = Stream(make)
-    assert stream.spec  # which a run asks for once, and makes the first example for
+    assert stream.spec  # which a run does once, and which makes the first example
     turns = {"ours": _turn(lambda: _by_run(stream), chunks), "alone": _turn(lambda: _alone(make), chunks)}
     seconds = interleaved(turns, pairs=pairs)
     median, low, high = ratio(seconds["ours"], seconds["alone"])
@@ -90,7 +90,7 @@ def measured(name: str, *, pairs: int, chunks: int = CHUNKS) -> list[str]:
 
 
 def _turn(read: Callable[[], tf.data.Dataset], chunks: int) -> Callable[[], float]:
-    """Returns what takes some chunks, each looked at."""
+    """Returns a function that takes some chunks and looks at each."""
 
     def turn() -> float:
         began = time.process_time()
@@ -118,7 +118,7 @@ def _alone(make: Callable[[int, int], Any]) -> tf.data.Dataset:
 
 
 def _beginning(make: Callable[[int, int], Any]) -> float:
-    """Returns the seconds until the first example of an epoch is there."""
+    """Returns the seconds until an epoch's first example exists."""
     took = []
     for epoch in range(5):
         began = time.perf_counter()

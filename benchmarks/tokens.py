@@ -1,8 +1,8 @@
-"""How fast windows come out of a file of tokens: `python -m benchmarks.tokens [--pairs=15] [--tokens=200]`
+"""Speed of reading token windows from a file: `python -m benchmarks.tokens [--pairs=15] [--tokens=200]`
 
-The file lies in the system's cache, as it does after a first epoch where memory is large enough. The chunks are those
-of the trainer: windows shuffled by seed and epoch, with document and bytes of each token. The peer gathers tokens
-alone, from a tensor in memory.
+The file is in the system's cache, as after a first epoch with enough memory. The chunks are the trainer's: windows
+shuffled by seed and epoch, with document and bytes of each token. The peer gathers tokens alone, from a tensor in
+memory.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BATCHES = {128: 32, 1024: 8}  # by length
 
 
 class InMemory(Source):
-    """The same windows of tokens, from a tensor; nothing is said of documents and bytes."""
+    """The same token windows from a tensor, without documents and bytes."""
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
         rows = (len(tokens) - 1) // length
@@ -78,7 +78,7 @@ def written(path: Path, count: int) -> np.ndarray:
 
 
 def chunks_of(source: Source, batch: int) -> Callable[[], object]:
-    """Takes chunks, one after the other, with nothing to compute between them."""
+    """Takes chunks one after the other, without computing in between."""
     chunks = iter(train_chunks(source, global_batch_size=batch, microbatches=1, chunk_steps=CHUNK, seed=0))
     return lambda: [next(chunks) for _ in range(CHUNKS_A_RUN)]
 

@@ -1,4 +1,4 @@
-"""A task whose computing and gradients are as large as is asked: what benchmarks of several processes train."""
+"""A task with adjustable computation and gradient size, for benchmarks of several processes."""
 
 import gin
 import numpy as np
@@ -13,7 +13,7 @@ from core.task import Batch, Loss, Task, Update
 
 @gin.configurable
 class Work(Task):
-    """Multiplies its rows `products` times by one matrix; `ballast` more numbers are trained without any computing."""
+    """Multiplies its rows `products` times by one matrix; trains `ballast` further numbers that need no computation."""
 
     def __init__(self, *, rng: Rng, products: int = gin.REQUIRED, ballast: int = 0):
         super().__init__()

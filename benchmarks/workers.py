@@ -1,8 +1,8 @@
-"""What two workers spend on talking, as microbatches grow in number: `python -m benchmarks.workers [--rounds=3]`
+"""Communication cost of two workers, by number of microbatches: `python -m benchmarks.workers [--rounds=3]`
 
-Two launched workers on 127.0.0.1 train `configs/digits_mlp.gin`, in steps of k microbatches of 32 rows each; beside
-them, as much work in two processes at once that know nothing of each other. The difference is what the one reduction a
-step costs, waiting for the other included. By the real commands; times are those of the metric lines.
+Two launched workers on 127.0.0.1 train `configs/digits_mlp.gin` in steps of k microbatches of 32 rows each. Their
+baseline is two independent processes that do as much work at the same time. The difference is the cost of the one
+reduction a step, waiting included. Both use the real commands; times are those of the metric lines.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def seconds_together(k: int) -> float:
-    """Of a step of two workers."""
+    """Returns the step time of two workers."""
     with tempfile.TemporaryDirectory() as scratch:
         launch = [sys.executable, "-m", "trainers.launch", "--workers=2", "--"]
         runtime = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
@@ -53,7 +53,7 @@ def seconds_together(k: int) -> float:
 
 
 def seconds_apart(k: int) -> float:
-    """Of a step of two processes, each with a worker's share."""
+    """Returns the step time of two processes, each with a worker's share."""
     with tempfile.TemporaryDirectory() as scratch:
         alone = [sys.executable, "-m", "trainers.main", *training(k, ROWS * k)]
         processes = [run([*alone, f"--workdir={i}"], scratch) for i in range(2)]
@@ -63,7 +63,7 @@ def seconds_apart(k: int) -> float:
 
 
 def training(k: int, batch: int) -> list[str]:
-    """Flags of a run of ten metric lines."""
+    """Returns the flags of a run of ten metric lines."""
     settings = {
         "steps": 1000, "Trainer.log_every": 100, "Trainer.evaluate_every": None, "Trainer.checkpoint_every": None,
         "Trainer.microbatches": k, "Trainer.global_batch_size": batch,
@@ -72,13 +72,13 @@ def training(k: int, batch: int) -> list[str]:
 
 
 def run(command: list[str], cwd: str) -> subprocess.Popen[bytes]:
-    """A process without output."""
+    """Runs a process without output."""
     environment = {**os.environ, "PYTHONPATH": str(CONFIGS.parent)}
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def seconds_of_lines(workdir: Path) -> float:
-    """The median over all lines but the first, while which the caches are cold."""
+    """Returns the median over all lines but the first, during which the caches are cold."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return float(np.median([line["step_seconds"] for line in lines if line["split"] == "train"][1:]))
 

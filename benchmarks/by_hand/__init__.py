@@ -1,1 +1,1 @@
-"""Adversarial training written straight down, for one model each: the loops that ours are measured against."""
+"""Hand-written training loops, one per adversarial model: the baselines of `benchmarks.adversarial`."""

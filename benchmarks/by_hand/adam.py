@@ -1,14 +1,14 @@
-"""Adam (Kingma and Ba, 2015) over a list of variables: in the paper's efficient order, or by TensorFlow's kernel."""
+"""Adam (Kingma and Ba, 2015) over a list of variables: in the paper's efficient order, or with TensorFlow's kernel."""
 
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-Rate = Callable[[tf.Tensor], tf.Tensor]  # how many updates there were -> the learning rate
+Rate = Callable[[tf.Tensor], tf.Tensor]  # update count -> learning rate
 
 
 class Adam:
-    """Two averages for each variable, and one count for all."""
+    """Holds two averages per variable and one count for all."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Adam:
         self.count = tf.Variable(0, dtype=tf.int64)
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """One update; returns how many there were with it, as a float."""
+        """Applies one update; returns the new update count as a float."""
         rate = self.rate(self.count.read_value()) if callable(self.rate) else self.rate
         t = tf.cast(self.count.assign_add(1), tf.float32)
         power_1, power_2 = self.beta_1**t, self.beta_2**t

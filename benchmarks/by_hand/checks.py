@@ -1,6 +1,6 @@
-"""Whether a step by hand has the losses of ours, for the same weights and images.
+"""Compares the losses of hand-written steps with Tapeloop's, for the same weights and images.
 
-Kernels are copied; scales, offsets and biases are ones and zeros on both sides before the first step.
+Kernels are copied. Scales are ones, offsets and biases zeros on both sides before the first step.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ RNG = Rng.from_seed(0)
 
 
 def gan(ours: Gan, by_hand: hand_gan.Gan) -> float:
-    """The largest relative difference of what both compute."""
+    """Returns the largest relative difference of the GAN's losses."""
     _copy([layer.w for layer in (*ours.g.hidden, ours.g.image)], by_hand.g[::2])
     _copy([layer.w for layer in (*ours.d.hidden, ours.d.head.logit)], by_hand.d[::2])
     z, image = RNG.fold("z").normal([64, 64]), RNG.fold("image").uniform([64, 8, 8, 1])
@@ -35,7 +35,7 @@ def gan(ours: Gan, by_hand: hand_gan.Gan) -> float:
 
 
 def cyclegan(ours: CycleGan, by_hand: hand_cyclegan.CycleGan) -> float:
-    """The largest relative difference of what both compute."""
+    """Returns the largest relative difference of CycleGAN's losses."""
     for name in ("g_ab", "g_ba", "d_a", "d_b"):
         kernels = [v for path, v in getattr(ours, name).parameters().items() if path.endswith("/w")]
         _copy(kernels, getattr(by_hand, name).kernels)

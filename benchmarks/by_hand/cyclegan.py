@@ -10,11 +10,11 @@ from benchmarks.by_hand.history import History
 BATCH, CHANNELS, POOL = 4, 3, 50
 CYCLE, IDENTITY = 10.0, 5.0
 RATE, BETA_1, BETA_2, EPSILON = 5e-4, 0.5, 0.999, 1e-8
-STEPS, HALF = 10**6, 5 * 10**5  # so many that the rate never comes down in a measurement
+STEPS, HALF = 10**6, 5 * 10**5  # so many steps that no measurement reaches the decay
 
 
 class Sizes(NamedTuple):
-    """How large images and networks are."""
+    """Sizes of images and networks."""
 
     size: int = 32
     width: int = 16
@@ -26,12 +26,12 @@ DEFAULT = Sizes()
 
 
 def rate(step: tf.Tensor) -> tf.Tensor:
-    """The paper's schedule: constant for one half, a line to zero in the other."""
+    """Returns the paper's schedule: constant in the first half, linear decay to zero in the second."""
     return RATE * tf.clip_by_value((STEPS - tf.cast(step, tf.float32)) / HALF, 0.0, 1.0)
 
 
 class Generator:
-    """c7s1-16, d32, d64, R64 three times, u32, u16, c7s1-3; kernels lie in `w`, scales and offsets in `norms`."""
+    """c7s1-16, d32, d64, R64 three times, u32, u16, c7s1-3; `w` holds the kernels, `norms` scales and offsets."""
 
     def __init__(self, sizes: Sizes = DEFAULT) -> None:
         c1, c2, c4 = sizes.width, 2 * sizes.width, 4 * sizes.width
@@ -62,7 +62,7 @@ class Generator:
 
 
 class Discriminator:
-    """C32-C64 of PatchGAN: a logit for each patch of 16 by 16."""
+    """PatchGAN's C32-C64: one logit per patch of 16 by 16 pixels."""
 
     def __init__(self, sizes: Sizes = DEFAULT) -> None:
         c1, c2 = sizes.d_channels
@@ -79,7 +79,7 @@ class Discriminator:
 
 
 class CycleGan:
-    """Four networks, two histories, and the step that trains them."""
+    """Four networks, two image histories, and the step that trains them."""
 
     figures = (
         "loss", "adversarial", "cycle", "identity",
@@ -98,7 +98,7 @@ class CycleGan:
         )
 
     def step(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-        """One update of both generators, then one of each discriminator; returns the figures."""
+        """Updates both generators, then each discriminator; returns the metrics."""
         with tf.GradientTape() as tape:
             found, fake_a, fake_b = self.g_losses(a, b)
         self.g_adam.apply(tape.gradient(found[0], self.g_parameters))
@@ -114,7 +114,7 @@ class CycleGan:
         return tf.stack(found)
 
     def g_losses(self, a: tf.Tensor, b: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        """The generators' loss and its parts, and the fakes."""
+        """Returns the generators' loss, its parts, and the fakes."""
         fake_b, same_b = tf.split(self.g_ab(tf.concat([a, b], 0)), 2)
         fake_a, same_a = tf.split(self.g_ba(tf.concat([b, a], 0)), 2)
         adversarial = mean_square(self.d_a(fake_a) - 1.0) + mean_square(self.d_b(fake_b) - 1.0)
@@ -123,7 +123,7 @@ class CycleGan:
         return [adversarial + CYCLE * cycle + IDENTITY * identity, adversarial, cycle, identity], fake_a, fake_b
 
     def d_losses(self, d: Discriminator, real: tf.Tensor, fake: tf.Tensor) -> list[tf.Tensor]:
-        """The loss of a discriminator, and how often it is right about either kind of image."""
+        """Returns a discriminator's loss and its accuracy on real and fake images."""
         real_logits, fake_logits = tf.split(d(tf.concat([real, fake], 0)), 2)
         loss = 0.5 * (mean_square(real_logits - 1.0) + mean_square(fake_logits))
         right = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in (real_logits > 0.5, fake_logits < 0.5)]

@@ -12,7 +12,7 @@ RATE, BETA_1, BETA_2, EPSILON = 2e-4, 0.5, 0.999, 1e-8
 
 
 class Dcgan:
-    """Both networks, and the step that trains them; `kernels` of each are in the order of their layers."""
+    """Both networks and the step that trains them; each list of kernels is in layer order."""
 
     figures = ("d_loss", "g_loss")
 
@@ -38,7 +38,7 @@ class Dcgan:
         return [*self.g, *self.d]
 
     def generate(self, z: tf.Tensor) -> tf.Tensor:
-        """Images in [-1, 1]."""
+        """Returns images in [-1, 1]."""
         first, *up = self.g_kernels
         x = tf.reshape(z @ first, [z.shape[0], SIZE // 2 ** len(CHANNELS), SIZE // 2 ** len(CHANNELS), CHANNELS[-1]])
         for w, (scale, offset) in zip(up, self.norms, strict=True):
@@ -48,26 +48,26 @@ class Dcgan:
         return tf.tanh(x + self.g_bias)
 
     def judge(self, x: tf.Tensor) -> tf.Tensor:
-        """The logits of images."""
+        """Returns one logit per image."""
         *down, last = self.d_kernels
         for w, b in zip(down, self.d_biases[:-1], strict=True):
             x = tf.nn.leaky_relu(tf.nn.conv2d(x, w, 2, "SAME") + b, 0.2)
         return (tf.reshape(x, [x.shape[0], -1]) @ last + self.d_biases[-1])[:, 0]
 
     def d_losses(self, real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
-        """The discriminator's side, by one pass over both."""
+        """Returns the discriminator's losses from one pass over real and fake images."""
         real_logits, fake_logits = tf.split(self.judge(tf.concat([real, fake], 0)), 2)
         return tf.reduce_mean(tf.nn.softplus(-real_logits) + tf.nn.softplus(fake_logits))
 
     def step(self, image: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
-        """One update of D, then one of G, by the same fakes, of images in [0, 1]; returns the figures."""
+        """Updates D, then G with the same fakes, for images in [0, 1]; returns the metrics."""
         with tf.GradientTape() as g_tape:
             fake = self.generate(z)
         with tf.GradientTape() as d_tape:
             d_loss = self.d_losses(2.0 * image - 1.0, fake)
         self.d_adam.apply(d_tape.gradient(d_loss, self.d))
 
-        # What D's new weights ask of the fakes goes back through the pass that made them.
+        # The gradient from D's new weights flows back through the forward pass that made the fakes.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(fake)
             g_loss = tf.reduce_mean(tf.nn.softplus(-self.judge(fake)))

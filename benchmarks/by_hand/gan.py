@@ -28,18 +28,18 @@ class Gan:
         return [*self.g, *self.d]
 
     def generate(self, z: tf.Tensor) -> tf.Tensor:
-        """Flat images in [-1, 1]."""
+        """Returns flat images in [-1, 1]."""
         w1, b1, w2, b2, w3, b3 = self.g
         return tf.tanh(tf.nn.relu(tf.nn.relu(z @ w1 + b1) @ w2 + b2) @ w3 + b3)
 
     def judge(self, x: tf.Tensor) -> tf.Tensor:
-        """The logits of flat images."""
+        """Returns one logit per flat image."""
         w1, b1, w2, b2, w3, b3 = self.d
         h = tf.nn.leaky_relu(tf.nn.leaky_relu(x @ w1 + b1, 0.2) @ w2 + b2, 0.2)
         return (h @ w3 + b3)[:, 0]
 
     def d_losses(self, real: tf.Tensor, fake: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The loss with its penalty, and both logits: those of real images are computed once for both."""
+        """Returns the loss with its penalty, and both logits; loss and penalty share the logits of real images."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(real)
             real_logits = self.judge(real)
@@ -50,11 +50,11 @@ class Gan:
         return tf.reduce_mean(losses + R1 / 2.0 * penalties), real_logits, fake_logits
 
     def g_losses(self, fake: tf.Tensor) -> tf.Tensor:
-        """The generator's side, which doesn't saturate."""
+        """Returns the generator's non-saturating loss."""
         return tf.reduce_mean(tf.nn.softplus(-self.judge(fake)))
 
     def step(self, image: tf.Tensor) -> tf.Tensor:
-        """One update of D, then one of G, by the same fakes; returns the figures."""
+        """Updates D, then G with the same fakes; returns the metrics."""
         real = 2.0 * tf.reshape(image, [BATCH, PIXELS]) - 1.0
         with tf.GradientTape() as g_tape:
             fake = self.generate(tf.random.normal([BATCH, LATENTS]))
@@ -62,7 +62,7 @@ class Gan:
             d_loss, real_logits, fake_logits = self.d_losses(real, fake)
         self.d_adam.apply(d_tape.gradient(d_loss, self.d))
 
-        # What D's new weights ask of the fakes goes back through the pass that made them.
+        # The gradient from D's new weights flows back through the forward pass that made the fakes.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(fake)
             g_loss = self.g_losses(fake)
@@ -75,7 +75,7 @@ class Gan:
 
 
 def perceptron(sizes: Sequence[int]) -> list[tf.Variable]:
-    """Weights and biases in turn (He et al., 2015)."""
+    """Returns weights and biases in turn (He et al., 2015)."""
     found = []
     for size, out_size in itertools.pairwise(sizes):
         w = tf.random.normal([size, out_size], stddev=(2.0 / size) ** 0.5)
@@ -84,5 +84,5 @@ def perceptron(sizes: Sequence[int]) -> list[tf.Variable]:
 
 
 def accuracy(right: tf.Tensor) -> tf.Tensor:
-    """The share that is true."""
+    """Returns the fraction of true values."""
     return tf.reduce_mean(tf.cast(right, tf.float32))

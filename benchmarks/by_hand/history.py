@@ -1,4 +1,4 @@
-"""The history of images that CycleGAN shows its discriminators (Shrivastava et al., 2017), as in the paper's code."""
+"""CycleGAN's image history for its discriminators (Shrivastava et al., 2017), as in the paper's code."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class History:
-    """Up to `size` images, and how many there are."""
+    """Holds up to `size` images and their count."""
 
     def __init__(self, size: int, image_shape: Sequence[int]):
         self.size, self.image_shape = size, list(image_shape)
@@ -15,7 +15,7 @@ class History:
 
     @tf.function
     def show(self, images: tf.Tensor) -> tf.Tensor:
-        """For each image itself or, of a full history by half the chance, an old one whose place it takes."""
+        """Returns each image or, with probability 1/2 once the history is full, an old one that it replaces."""
         rows = images.shape[0]
         shown = tf.TensorArray(tf.float32, rows, element_shape=self.image_shape)
         for row in tf.range(rows):
@@ -25,7 +25,7 @@ class History:
                 self.count.assign_add(1)
             elif tf.random.uniform([]) < 0.5:
                 place = tf.random.uniform([], maxval=self.size, dtype=tf.int32)
-                # Read by a gather: an index into the variable would first read all of it.
+                # Read with a gather: indexing the variable would first read all of it.
                 old = tf.gather(self.images, place)
                 self.images.scatter_update(tf.IndexedSlices(image, place))
                 image = old

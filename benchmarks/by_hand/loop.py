@@ -1,4 +1,4 @@
-"""The loop of most tutorials: a graph loop that takes its batches from an iterator."""
+"""The training loop of most tutorials: a graph loop that takes its batches from an iterator."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from core.data import Source
 
 
 def batches_of(source: Source, features: Sequence[str], batch: int) -> tf.data.Dataset:
-    """All examples in memory, shuffled anew each epoch, batched and prefetched."""
+    """Returns a data set of in-memory examples, shuffled each epoch, batched and prefetched."""
     examples = source.gather(tf.range(len(source), dtype=tf.int64))
     data = tf.data.Dataset.from_tensor_slices(tuple(examples[name] for name in features))
     # Repeated before it is batched, so that an epoch's last examples aren't dropped.
@@ -19,7 +19,7 @@ def batches_of(source: Source, features: Sequence[str], batch: int) -> tf.data.D
 def looped(
     step: Callable[..., tf.Tensor], batches: tf.data.Dataset, *, figures: int, steps: int
 ) -> Callable[[], tf.Tensor]:
-    """A function that runs `step` so often, and returns the sums of its figures."""
+    """Returns a function that runs `step` a given number of times and sums its metrics."""
     iterator = iter(batches)
 
     @tf.function

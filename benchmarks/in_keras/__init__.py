@@ -1,1 +1,1 @@
-"""Adversarial training in Keras, by an overridden `train_step`, as its own guides do it."""
+"""Adversarial training in Keras with an overridden `train_step`, as in its own guides."""

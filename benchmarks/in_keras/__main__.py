@@ -1,7 +1,7 @@
-"""Keras in a process of its own: `python -m benchmarks.in_keras CASE SETTINGS`
+"""Keras in a separate process: `python -m benchmarks.in_keras CASE SETTINGS`
 
-SETTINGS are those of `compile`, as JSON. Writes the number of parameters; then each line read is answered, after a run
-of `fit`, by the seconds that it trained.
+SETTINGS are the arguments of `compile` as JSON. It writes the number of parameters. Then it answers each line of input
+with the seconds that one run of `fit` trained.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from benchmarks.adversarial import CASES, batches_for, size_of
 
 
 class Clock(keras.callbacks.Callback):
-    """The time between the first step and the last.
+    """Measures the time between the first step and the last.
 
-    `fit` itself returns later: it waits until the tuner of its `tf.data` iterator wakes up, which takes as long again
-    as the iterator has lived.
+    `fit` itself returns later: it waits for the tuner of its `tf.data` iterator, whose sleep grows with the iterator's
+    age.
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -30,7 +30,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def main() -> None:
-    """Serves until stdin ends."""
+    """Answers requests until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("case", choices=list(CASES))
     parser.add_argument("settings", type=json.loads)

@@ -1,6 +1,6 @@
-"""The CycleGAN of `benchmarks.by_hand.cyclegan` in Keras: layers, optimizers and metrics of Keras, trained by `fit`.
+"""The CycleGAN of `benchmarks.by_hand.cyclegan` in Keras, with Keras layers, optimizers and metrics.
 
-Keras has no history of images, so it is given the one written by hand.
+Keras has no image history, so this uses the hand-written one.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from benchmarks.by_hand.history import History
 
 
 class Reflect(keras.layers.Layer):
-    """`size` pixels around the images, mirrored."""
+    """Pads images with `size` mirrored pixels."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -25,14 +25,14 @@ class Reflect(keras.layers.Layer):
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """The rate of the loop by hand."""
+    """The learning-rate schedule of the hand-written loop."""
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return hand.rate(step)
 
 
 class CycleGan(keras.Model):
-    """All four networks; `fit` is given batches of pairs of images."""
+    """All four networks; `fit` takes batches of image pairs."""
 
     def __init__(self, sizes: Sizes = DEFAULT, *, rate: Any = None, epsilon: float = EPSILON) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class CycleGan(keras.Model):
         self.trackers = [keras.metrics.Mean(name) for name in hand.CycleGan.figures]
 
     def compile(self, **settings: Any) -> None:
-        """Makes the optimizers too; `settings` are those of Keras."""
+        """Makes the optimizers too; `settings` are arguments of Keras's `compile`."""
         super().compile(**settings)
         self.g_optimizer, self.d_a_optimizer, self.d_b_optimizer = (
             keras.optimizers.Adam(self.rate, beta_1=BETA_1, beta_2=BETA_2, epsilon=self.epsilon) for _ in range(3)
@@ -55,7 +55,7 @@ class CycleGan(keras.Model):
         return list(self.trackers)
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One update of both generators, then one of each discriminator."""
+        """Updates both generators, then each discriminator."""
         a, b = data
         with tf.GradientTape() as tape:
             fake_b, same_b = tf.split(self.g_ab(tf.concat([a, b], 0), training=True), 2)
@@ -74,7 +74,7 @@ class CycleGan(keras.Model):
         return {tracker.name: tracker.result() for tracker in self.trackers}
 
     def train_discriminator(self, d: Any, optimizer: Any, real: tf.Tensor, fake: tf.Tensor) -> list[tf.Tensor]:
-        """One update; returns its figures."""
+        """Updates one discriminator; returns its metrics."""
         with tf.GradientTape() as tape:
             real_logits, fake_logits = tf.split(d(tf.concat([real, fake], 0), training=True), 2)
             loss = 0.5 * (mean_square(real_logits - 1.0) + mean_square(fake_logits))
@@ -83,18 +83,18 @@ class CycleGan(keras.Model):
 
 
 def conv(channels: int, size: int, **settings: Any) -> Any:
-    """A convolution, by default without a bias: a norm would take it away again."""
+    """A convolution, without bias by default: the following norm would cancel it."""
     init = keras.initializers.RandomNormal(stddev=0.02)
     return keras.layers.Conv2D(channels, size, kernel_initializer=init, **{"use_bias": False, **settings})
 
 
 def norm() -> Any:
-    """Instance norm: each channel is a group of its own."""
+    """Instance norm: one channel per group."""
     return keras.layers.GroupNormalization(groups=-1, epsilon=1e-6)
 
 
 def generator(sizes: Sizes) -> Any:
-    """Two convolutions down, the residual blocks, two up."""
+    """Two downsampling convolutions, the residual blocks, two upsampling ones."""
     c1, c2, c4 = sizes.width, 2 * sizes.width, 4 * sizes.width
     image = x = keras.Input([sizes.size, sizes.size, CHANNELS])
     x = keras.layers.ReLU()(norm()(conv(c1, 7)(Reflect(3)(x))))

@@ -1,4 +1,4 @@
-"""The DCGAN of `benchmarks.by_hand.dcgan` in Keras: layers, optimizers and metrics of Keras, trained by `fit`."""
+"""The DCGAN of `benchmarks.by_hand.dcgan` in Keras, with Keras layers, optimizers and metrics."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from benchmarks.by_hand.dcgan import BETA_1, BETA_2, CHANNELS, COLOURS, EPSILON,
 
 
 class Dcgan(keras.Model):
-    """Both networks; `fit` is given batches of images in [0, 1] and latents."""
+    """Both networks; `fit` takes batches of images in [0, 1] and latents."""
 
     def __init__(self, *, epsilon: float = EPSILON) -> None:
         super().__init__()
@@ -17,7 +17,7 @@ class Dcgan(keras.Model):
         self.trackers = {name: keras.metrics.Mean(name) for name in ("d_loss", "g_loss")}
 
     def compile(self, **settings: Any) -> None:
-        """Makes the optimizers too; `settings` are those of Keras."""
+        """Makes the optimizers too; `settings` are arguments of Keras's `compile`."""
         super().compile(**settings)
         self.g_optimizer, self.d_optimizer = (
             keras.optimizers.Adam(RATE, beta_1=BETA_1, beta_2=BETA_2, epsilon=self.epsilon) for _ in range(2)
@@ -28,7 +28,7 @@ class Dcgan(keras.Model):
         return list(self.trackers.values())
 
     def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One update of D, then one of G, by the same fakes."""
+        """Updates D, then G with the same fakes."""
         image, z = data
         with tf.GradientTape() as g_tape:
             fake = self.g(z, training=True)
@@ -52,7 +52,7 @@ class Dcgan(keras.Model):
 
 
 def generator() -> Any:
-    """A dense layer, and a transposed convolution for each doubling."""
+    """A dense layer, and a transposed convolution per doubling of the size."""
     smallest, up = SIZE // 2 ** len(CHANNELS), CHANNELS[::-1]
     net = [
         keras.Input([LATENTS]),
@@ -71,7 +71,7 @@ def generator() -> Any:
 
 
 def discriminator() -> Any:
-    """A convolution for each halving, and a logit."""
+    """A convolution per halving of the size, and a logit."""
     net = [keras.Input([SIZE, SIZE, COLOURS])]
     for channels in CHANNELS:
         net += [keras.layers.Conv2D(channels, 4, strides=2, padding="same"), keras.layers.LeakyReLU(0.2)]

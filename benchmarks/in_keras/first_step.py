@@ -1,7 +1,7 @@
-"""A minimal Keras script: the network, batch and optimizer of `configs/digits_mlp.gin`, up to its first finished step.
+"""A minimal Keras script: network, batch and optimizer of `configs/digits_mlp.gin`, up to its first finished step.
 
-Started as a file of its own, `python first_step.py digits.npz fit|train_on_batch`, by a Python that has Keras and none
-of this project. Says when the step is done.
+Run as `python first_step.py digits.npz fit|train_on_batch` with a Python that has Keras but not this project. It prints
+a line when the step is done.
 """
 
 import sys
@@ -13,7 +13,7 @@ import keras  # type: ignore[import-untyped]  # isort: skip
 
 
 class Finished(keras.callbacks.Callback):
-    """Speaks up after the first batch."""
+    """Prints a line after the first batch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch == 0:

@@ -1,4 +1,4 @@
-"""The GAN of `benchmarks.by_hand.gan` in Keras: layers, optimizers and metrics of Keras, trained by `fit`."""
+"""The GAN of `benchmarks.by_hand.gan` in Keras, with Keras layers, optimizers and metrics."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from benchmarks.by_hand.gan import BATCH, BETA_1, BETA_2, DECAY, EPSILON, HIDDEN
 
 
 class Gan(keras.Model):
-    """Both networks; `fit` is given batches of images in [0, 1]."""
+    """Both networks; `fit` takes batches of images in [0, 1]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Gan(keras.Model):
         }
 
     def compile(self, **settings: Any) -> None:
-        """Makes the optimizers too; `settings` are those of Keras."""
+        """Makes the optimizers too; `settings` are arguments of Keras's `compile`."""
         super().compile(**settings)
         settings_of_adam = {"beta_1": BETA_1, "beta_2": BETA_2, "epsilon": EPSILON}
         self.g_optimizer = keras.optimizers.Adam(RATE, **settings_of_adam, use_ema=True, ema_momentum=DECAY)
@@ -33,7 +33,7 @@ class Gan(keras.Model):
         return list(self.trackers.values())
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One update of D, then one of G, by the same fakes."""
+        """Updates D, then G with the same fakes."""
         image = data[0] if isinstance(data, tuple) else data
         real = 2.0 * tf.reshape(image, [BATCH, PIXELS]) - 1.0
         with tf.GradientTape() as g_tape:

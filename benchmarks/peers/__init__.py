@@ -1,1 +1,1 @@
-"""How fast Tapeloop trains beside its peers: the same model, batches, data and optimizer, in fresh processes."""
+"""Tapeloop's training speed next to its peers': the same model, batches, data and optimizer, in fresh processes."""

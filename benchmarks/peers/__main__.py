@@ -1,9 +1,9 @@
-"""How fast Tapeloop trains beside its peers: `python -m benchmarks.peers [--prepare] [--works=mlp,conv] [--rounds=4]`
+"""Compares training speed with peers: `python -m benchmarks.peers [--prepare] [--works=mlp,conv] [--rounds=4]`
 
-Each peer is a program as its own experts would write it (`benchmarks/peers/programs`), in an environment of its own,
-which `--prepare` makes. All begin with the same weights and read the same batches; a row whose loss differs is void.
-Prints tables of steps a second and ratios, for what is to be reached too, and keeps the results as JSON, after every
-process: what an interrupted run has measured stays. `--write` updates the tables in benchmarks/notes/performance.md.
+Each peer is a program as its own experts would write it (`benchmarks/peers/programs`), in a separate environment that
+`--prepare` makes. All start from the same weights and read the same batches; a row with a different loss is void.
+Prints tables of steps a second, ratios and targets. Results are kept as JSON after every process, so an interrupted run
+keeps its measurements. `--write` updates the tables of benchmarks/notes/performance.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from benchmarks.peers.works import WORKS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints and keeps; returns 1 where a row is void."""
+    """Measures, prints and keeps; returns 1 if a row is void."""
     flags = parse(arguments)
     if flags.prepare:
         for environment in {PEERS[name].environment for name in flags.peers} - {None}:
@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def chosen(parser: argparse.ArgumentParser, flag: str, given: str, known: Sequence[str]) -> list[str]:
-    """Returns those of `known` that are given, or whose beginning up to a dash is; ends the command for a stranger."""
+    """Returns those of `known` that are named, in full or up to a dash; an unknown name ends the command."""
     words = [word for word in given.split(",") if word]
     for word in words:
         if not any(_is_meant(name, word) for name in known):
@@ -81,7 +81,7 @@ def _is_meant(name: str, word: str) -> bool:
 
 
 def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> None:
-    """Lays the work out, and runs all peers on it."""
+    """Writes the work's folder, and runs all peers on it."""
     from benchmarks.peers.laid_out import lay_out  # which imports TensorFlow
 
     peers = [peer for peer in flags.peers if name in PEERS[peer].works]
@@ -99,7 +99,7 @@ def measure(name: str, flags: argparse.Namespace, results: dict[str, Any]) -> No
 
 
 def of_others(before: dict[str, Any] | None, peers: Sequence[str]) -> dict[str, Any]:
-    """Returns what peers that aren't run now have found before, if that was on such a machine."""
+    """Returns earlier results of peers that don't run now, if they were measured on this kind of machine."""
     here = machine()
     if before is None or any(before["machine"][key] != here[key] for key in ("processor", "cores", "tensorflow")):
         return {}
@@ -126,7 +126,7 @@ def rows(name: str, result: dict[str, Any]) -> dict[str, Row]:
 
 
 def where(result: dict[str, Any]) -> str:
-    """Names the machine, and says how alone the programs were on it."""
+    """Names the machine, and the load from other processes."""
     about = result["machine"]
     others = max((each.get("others", 0.0) for seen in result["found"].values() for each in seen), default=0.0)
     return (

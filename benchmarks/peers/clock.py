@@ -1,4 +1,4 @@
-"""A hook that notes the clock, and ends a run that has trained for long enough."""
+"""A hook that records times, and ends a run after enough seconds."""
 
 import json
 import time

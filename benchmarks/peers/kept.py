@@ -1,4 +1,4 @@
-"""The results of runs, as JSON: each work as the last run that measured it has it, written after every process."""
+"""Results as JSON, written after every process: each work as the last run measured it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ FILE = FOLDER / "results.json"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns what is kept, by work: `machine` and `found`."""
+    """Returns the kept results by work: `machine` and `found`."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 

@@ -1,4 +1,4 @@
-"""The folder of a work, which every program reads: data, initial weights and order of examples are Tapeloop's own."""
+"""Writes the folder that a work's programs read: Tapeloop's data, initial weights and order of examples."""
 
 import json
 import re
@@ -16,11 +16,11 @@ from core.random import Rng
 from trainers import configurables as configurables  # registers them with gin
 from trainers import hooks
 from trainers.experiment import Experiment
-from trainers.settings import Settings as Settings  # so too
+from trainers.settings import Settings as Settings  # for its registrations, too
 
 
 def lay_out(name: str, folder: Path) -> None:
-    """Writes the work called so into `folder`; nothing, where only a first step is timed."""
+    """Writes the named work into `folder`; writes nothing if only a first step is timed."""
     work = WORKS[name]
     if not work.check:
         return
@@ -36,7 +36,7 @@ def lay_out(name: str, folder: Path) -> None:
 
 
 def lay_out_training(name: str, folder: Path) -> int:
-    """Writes the weights and the order with which a training begins; returns the size of its batch."""
+    """Writes the initial weights and the order of examples; returns the batch size."""
     gin.clear_config()
     bindings = [f"npz.path = {str(folder / 'data.npz')!r}", "Clock.every = 1", "Clock.check = 1", "Clock.seconds = 0.0"]
     hooks.register()
@@ -45,7 +45,7 @@ def lay_out_training(name: str, folder: Path) -> int:
     gin.clear_config()
     save(folder / "weights.npz", by_plain_name(experiment.task.parameters()))
     order = position_indices(
-        experiment.shown_source,  # no stream, and so the one that is trained on
+        experiment.shown_source,  # not a stream, so it is the trained source
         first_step=0,
         num_steps=WORKS[name].order,
         global_batch_size=batch,
@@ -58,7 +58,7 @@ def lay_out_training(name: str, folder: Path) -> int:
 
 
 def latents_of(work: Work, batch: int, seed: int) -> npt.NDArray[np.float32]:
-    """Returns what a GAN's steps draw, [steps, batch, latents]."""
+    """Returns the latents of a GAN's steps, [steps, batch, latents]."""
     drawn = Rng.from_seed(seed).fold("train")
 
     @tf.function
@@ -74,7 +74,7 @@ def save(path: Path, arrays: Arrays) -> None:
 
 
 def by_plain_name(parameters: Mapping[str, tf.Variable]) -> dict[str, npt.NDArray[np.generic]]:
-    """Returns weights by the names that programs know: without the network's, queries, keys and values as one."""
+    """Returns weights under the programs' names: without the network's name, queries, keys and values as one."""
     plain = {path.removeprefix("net/"): value.numpy() for path, value in parameters.items()}
     for path in [path for path in plain if re.search(r"attention/query/[wb]$", path)]:
         parts = [plain.pop(path.replace("query", part)) for part in ("query", "key", "value")]

@@ -1,4 +1,4 @@
-"""How much of the machine others had while one program ran: what they take isn't a peer's fault."""
+"""Measures how much of the machine other processes used while one program ran."""
 
 import os
 import resource
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 STAT = Path("/proc/stat")
-IDLE = (3, 4)  # the columns of time in which nobody computed
-GUEST = 8  # from here on columns count again what earlier ones hold
+IDLE = (3, 4)  # columns of idle time
+GUEST = 8  # these columns repeat earlier ones' time
 
 
 class Seen(NamedTuple):
@@ -21,7 +21,7 @@ class Seen(NamedTuple):
 
 
 def seen() -> Seen:
-    """Returns these seconds; where the system doesn't say, nobody else computes."""
+    """Returns these seconds; where the system doesn't report them, other processes count as idle."""
     ours = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = ours.ru_utime + ours.ru_stime
     if not STAT.exists():
@@ -32,15 +32,15 @@ def seen() -> Seen:
 
 
 def share_of_others(before: Seen, after: Seen, cores: int) -> float:
-    """Returns the part of the cores' time that others took in between."""
+    """Returns the fraction of the cores' time that others used in between."""
     took = (after.all_busy - before.all_busy) - (after.ours_busy - before.ours_busy)
     return max(0.0, took / (cores * max(after.now - before.now, 1e-9)))
 
 
 def undisturbed(run: Callable[[], dict[str, object]], *, at_most: float, tries: int) -> dict[str, object]:
-    """Runs a program again where others took more than `at_most`; returns what the least disturbed found.
+    """Repeats a program while others used more than `at_most`; returns the result of the least disturbed run.
 
-    What they took is in it, as `others`.
+    The result holds their fraction as `others`.
     """
     best: dict[str, object] = {}
     for _ in range(tries):

@@ -1,9 +1,9 @@
-"""The peers: who they are, in which environment each runs, and which works it is written for."""
+"""The peers: names, environments, and the works that each is written for."""
 
 from typing import NamedTuple
 
 PROGRAMS = "benchmarks.peers.programs"
-DENSE = ("mlp", "softmax", "transformer")  # a convolution in a loop of XLA takes XLA's slowest path: seconds a step
+DENSE = ("mlp", "softmax", "transformer")  # a convolution in an XLA loop uses XLA's slowest path: seconds a step
 SMALL = ("mlp", "softmax")
 IMAGES = ("mlp", "softmax", "conv")
 ALL = (*DENSE, "conv")
@@ -64,11 +64,11 @@ DEFAULTS, AUTO = "tapeloop-defaults", "tapeloop-auto"
 
 
 class Target(NamedTuple):
-    """How many times as fast as the fastest of some peers Tapeloop shall be, at least."""
+    """The least ratio of Tapeloop's speed to the fastest of some peers."""
 
     what: str
     against: tuple[str, ...]
-    at_least: float | None  # None: as near as it goes
+    at_least: float | None  # None: no target, only reported
 
 
 LOOPS = ("hand-step", "hand-loop", "hand-xla")
@@ -82,7 +82,7 @@ GAN_TARGETS = [Target("best loop by hand", LOOPS, 1.1), Target("Keras at its bes
 
 
 def one_device(at_least: float) -> list[Target]:
-    """Returns what two replicas are compared with."""
+    """Returns the one-device peers of a two-replica work."""
     return [Target("one device", ("one-auto",), at_least), Target("one device, defaults", ("one-defaults",), None)]
 
 

@@ -1,4 +1,4 @@
-"""Runs the programs, each in a fresh process: peer after peer, every other round backwards."""
+"""Runs the programs in rounds, each in a fresh process; every other round runs in reverse."""
 
 import functools
 import json
@@ -15,11 +15,11 @@ from benchmarks.peers.others import undisturbed
 from benchmarks.peers.roster import PEERS, PROGRAMS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-MOST_OF_OTHERS, TRIES = 0.1, 3  # of the cores, while a program ran; and how often it may be run for that
-MOST_SECONDS = 900.0  # of a process; `torch.compile` takes a minute
+MOST_OF_OTHERS, TRIES = 0.1, 3  # of the cores that others may use; attempts to stay below
+MOST_SECONDS = 900.0  # per process; `torch.compile` takes a minute
 NOT_INSTALLED = "isn't installed: `--prepare` installs it"
 
-Found = dict[str, Any]  # `loss` (where any is compared) and `rates`, or `failed`
+Found = dict[str, Any]  # `loss` (if one is compared) and `rates`, or `failed`
 
 
 def interleaved(
@@ -32,9 +32,9 @@ def interleaved(
     say: Callable[[str], None],
     run: Callable[[str, Path, float], Found] | None = None,
 ) -> None:
-    """Adds what each peer finds in each round to `found`, where it stays if the user interrupts.
+    """Adds each peer's result of each round to `found`, which survives an interrupt by the user.
 
-    One that has failed isn't tried again; one in which others computed is.
+    A failed peer isn't tried again. A run that other processes disturbed is.
     """
     for i in range(rounds):
         for name in list(peers)[:: 1 if i % 2 == 0 else -1]:
@@ -49,7 +49,7 @@ def interleaved(
 
 
 def told(found: Found) -> str:
-    """Returns what a process found, in a few words."""
+    """Formats a process's result in a few words."""
     if "failed" in found:
         return str(found["failed"])
     rates, others = sorted(found["rates"]), found.get("others", 0.0)
@@ -69,7 +69,7 @@ def run_once(name: str, folder: Path, seconds: float) -> Found:
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> Found:
-    """Runs a program, which prints what it found as JSON on its last line."""
+    """Runs a program that prints its result as JSON on its last line."""
     own = {**environment, "PYTHONPATH": str(CHECKOUT)}
     try:
         done = subprocess.run(

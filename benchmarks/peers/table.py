@@ -1,4 +1,4 @@
-"""What is made of the times: medians, spreads, ratios, and rows that are void because their losses differ."""
+"""Tables of the results: medians, spreads, ratios, and rows that are void because their losses differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 def rows_of(found: Mapping[str, Sequence[Found]], tolerance: float = TOLERANCE) -> dict[str, Row]:
-    """Returns a row for each peer; losses are compared with Tapeloop's, or else with the median of all."""
+    """Returns one row per peer; losses are compared with Tapeloop's, or with the median of all if that is absent."""
     losses = {name: [each["loss"] for each in seen if "loss" in each] for name, seen in found.items()}
     known = [loss for each in losses.values() for loss in each]
     right = float(np.median(losses.get(DEFAULTS) or losses.get(AUTO) or known or [np.nan]))
@@ -30,11 +30,11 @@ def rows_of(found: Mapping[str, Sequence[Found]], tolerance: float = TOLERANCE) 
 
 
 def _row(seen: Sequence[Found], right: float, tolerance: float) -> Row:
-    failed = [str(each["failed"]).partition(":")[0] for each in seen if "failed" in each]  # why is printed meanwhile
+    failed = [str(each["failed"]).partition(":")[0] for each in seen if "failed" in each]
     if failed or not seen:
         return Row(wrong=failed[0] if failed else "not run")
     for each in seen:
-        if "loss" in each and not abs(each["loss"] - right) <= tolerance * abs(right):  # of nan, too
+        if "loss" in each and not abs(each["loss"] - right) <= tolerance * abs(right):  # true for nan, too
             return Row(wrong=f"void: its loss is {each['loss']:.6g}, not {right:.6g}")
     rates = [rate for each in seen for rate in each["rates"]]
     low, high = np.percentile(rates, [10, 90])
@@ -42,7 +42,7 @@ def _row(seen: Sequence[Found], right: float, tolerance: float) -> Row:
 
 
 def ratio(rows: Mapping[str, Row], ours: str, against: Sequence[str]) -> tuple[float, str] | None:
-    """Returns how many times as fast as the fastest of them `ours` is, and which one that is."""
+    """Returns `ours` over the fastest of them, and the name of the fastest."""
     there = {name: rows[name].median for name in against if name in rows and not rows[name].wrong}
     if not there or ours not in rows or rows[ours].wrong:
         return None
@@ -51,9 +51,9 @@ def ratio(rows: Mapping[str, Row], ours: str, against: Sequence[str]) -> tuple[f
 
 
 def peers_table(rows: Mapping[str, Row], *, first_step: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Returns the table of a work: what each peer makes of it, and how much of that Tapeloop makes.
+    """Returns the table of a work: each peer's speed, and Tapeloop's speed relative to it.
 
-    Where only the `first_step` is timed, seconds stand in place of steps a second; ratios are of speeds all the same.
+    If only the `first_step` is timed, the table has seconds in place of steps a second; ratios are still of speeds.
     """
     head = ["peer", "what it is", "seconds" if first_step else "steps/s", "10 to 90 %", "`auto` / it", "defaults / it"]
     cells = []
@@ -71,7 +71,7 @@ def peers_table(rows: Mapping[str, Row], *, first_step: bool = False) -> tuple[l
 
 
 def targets_table(rows: Mapping[str, Row], targets: Sequence[Target]) -> tuple[list[str], list[list[str]]]:
-    """Returns how Tapeloop stands by what it is to reach."""
+    """Returns the table of Tapeloop's targets and where it stands."""
     head = ["against", "which", "at least", "`auto`", "defaults"]
     cells = []
     for target in targets:

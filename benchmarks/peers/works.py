@@ -1,6 +1,6 @@
-"""What is trained: each work's data, and how many of its steps are compared and timed.
+"""The works to train: their data, and how many of their steps are compared and timed.
 
-The model, the batch and the optimizer are those of `works/NAME.gin`.
+`works/NAME.gin` has the model, the batch and the optimizer.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 GIN = Path(__file__).parent / "works"
-# How far losses may lie apart. Programs that do the same agree to 1e-6 after as many steps in float32, in whatever
-# order they add, and where nets are deep, to 1e-4. What is easily got wrong shows: an epsilon of Adam's that is added
-# before its correction moves the loss by 1e-2. A game of two networks doubles the last bits' difference in a few steps.
+# Tolerance of losses. Programs that do the same agree to 1e-6 after this many float32 steps, in any order of
+# addition, and to 1e-4 for deep networks. Common errors are larger: an epsilon that Adam adds before its correction
+# moves the loss by 1e-2. A GAN doubles rounding differences within a few steps.
 TOLERANCE = 1e-3
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
 class Work(NamedTuple):
-    """How a work is laid out; its gin files have the rest.
+    """Layout of a work; its gin files have the rest.
 
-    Of one whose `check` is 0 the first step is all that is timed: it needs no data, and no loss is compared.
+    With `check=0` only the first step is timed: the work needs no data, and compares no loss.
     """
 
     what: str
@@ -31,18 +31,18 @@ class Work(NamedTuple):
     check: int  # steps after which losses are compared: the mean of the last `log` of them
     order: int  # steps until a peer reads the same examples again: enough to have read all of them
     replicas: bool = False  # whether Tapeloop trains on two of them
-    figure: str = "loss"  # that is compared, as lines of metrics have it
+    figure: str = "loss"  # the compared metric, as named in metric lines
     tolerance: float = TOLERANCE
-    latents: int = 0  # numbers that a GAN draws for an image
+    latents: int = 0  # latents per image of a GAN
 
 
 def gin_files(name: str) -> list[Path]:
-    """Returns what describes the work to Tapeloop."""
+    """Returns the gin files that describe the work to Tapeloop."""
     return [GIN / "common.gin", GIN / f"{name}.gin"]
 
 
 def levels(count: int, size: int) -> Arrays:
-    """Makes random levels, and the classes that a random matrix finds in them: there is something to be learnt."""
+    """Makes random pixels, and the classes that a random matrix assigns to them: something to learn."""
     random = np.random.RandomState(0)
     image = random.randint(0, 256, [count, size], dtype=np.uint8)
     centred = image.astype(np.float32) / 255.0 - 0.5
@@ -50,7 +50,7 @@ def levels(count: int, size: int) -> Arrays:
 
 
 def coloured(count: int, size: int) -> Arrays:
-    """Makes images of one colour each, under noise, and classes of colours."""
+    """Makes noisy images of one colour each, and classes of colours."""
     random = np.random.RandomState(0)
     colour = random.randint(0, 128, [count, 1, 1, 3])
     noise = random.randint(0, 128, [count, size, size, 3])
@@ -59,7 +59,7 @@ def coloured(count: int, size: int) -> Arrays:
 
 
 def tokens(count: int, length: int, vocabulary: int) -> Arrays:
-    """Makes windows in which the next token is most often the one after it in a random order of all."""
+    """Makes windows in which the next token is most often the successor in a random permutation."""
     random = np.random.RandomState(0)
     after = random.permutation(vocabulary).astype(np.int32)
     strangers = random.randint(0, vocabulary, [count, length + 1]).astype(np.int32)
@@ -70,7 +70,7 @@ def tokens(count: int, length: int, vocabulary: int) -> Arrays:
 
 
 def two_domains(count: int, size: int) -> Arrays:
-    """Makes images of colours under noise, in [-1, 1], and others that are less noisy."""
+    """Makes noisy one-colour images in [-1, 1], and others with less noise."""
     domains = {"a": coloured(count, size)["image"], "b": coloured(count, size)["image"] // 2 + 64}
     return {name: image.astype(np.float32) / 127.5 - 1.0 for name, image in domains.items()}
 

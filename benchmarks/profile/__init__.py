@@ -1,1 +1,1 @@
-"""Where the time of a step goes, by kind of operation: `python -m benchmarks.profile --work=conv`"""
+"""Divides the time of a step among kinds of operations: `python -m benchmarks.profile --work=conv`"""

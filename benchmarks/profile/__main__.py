@@ -1,9 +1,9 @@
-"""`python -m benchmarks.profile [--work=conv] [--gin_param=...] [--write]`: where does the time of a step go?
+"""`python -m benchmarks.profile [--work=conv] [--gin_param=...] [--write]`: divides a step's time among operations.
 
-Trains one of the works, or of the configuration of `--gin_file`, as a user would; times it by itself, and then by
-TensorFlow's own profiler, whose events give each kind of operation its share of that time. `--write` puts the table
-into `benchmarks/notes/performance.md`. Operations of a few microseconds leave no events: they count as starting
-operations. The profiler slows down every kind, so shares are accurate to a few per cent.
+Trains one of the works, or the configuration of `--gin_file`, as a user would. It is timed first without a profiler and
+then with TensorFlow's, whose events give each kind of operation its share of that time. Operations of a few
+microseconds leave no events: they count as starting operations. Profiling slows every kind, so shares are right to a
+few per cent. `--write` puts the table into `benchmarks/notes/performance.md`.
 """
 
 import argparse
@@ -35,17 +35,17 @@ from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
 HEAD = ["part of a step", "ms", "share", "operations", "GFLOP/s"]
-SECONDS, PROFILED = 2.0, 0.5  # of training without a profile, and with one
+SECONDS, PROFILED = 2.0, 0.5  # of training: without a profile; with one, at most and at least
 CHUNKS, LEAST = 50, 3  # of each: at most, and at least
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a table, and what the machine can do at best."""
+    """Prints a table, and the machine's peak rates."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--work", choices=WORKS, default="conv", help="what is trained (default: conv)")
-    parser.add_argument("--gin_file", action="append", default=[], help="a configuration of your own, in its place")
+    parser.add_argument("--gin_file", action="append", default=[], help="a configuration to train in its place")
     parser.add_argument(
-        "--gin_param", action="append", default=[], help="a binding on top, as `Trainer.compile = 'xla'`"
+        "--gin_param", action="append", default=[], help="a further binding, such as `Trainer.compile = 'xla'`"
     )
     parser.add_argument("--write", action="store_true", help="put the table into benchmarks/notes/performance.md")
     flags = parser.parse_args(arguments)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def profiled(workdir: Path, limits: Limits) -> tuple[list[list[str]], str]:
-    """Trains what gin has bound; returns the rows of the table, and a sentence below it."""
+    """Trains as gin is configured; returns the rows of the table, and a sentence below it."""
     trainer = Trainer(
         Experiment(eval_source=None),
         Workdir(workdir),
@@ -103,7 +103,7 @@ def _count(chunks: float) -> int:
 
 
 def _rows(found: Shares, step: float, steps: int, done: Mapping[str, float], limits: Limits) -> list[list[str]]:
-    """Returns a row for each kind of work, the longest first."""
+    """Returns one row per kind of work, the longest first."""
     whole, rows = sum(found.picoseconds.values()), []
     for kind, picoseconds in found.picoseconds.most_common():
         share = picoseconds / whole

@@ -1,4 +1,4 @@
-"""What kind of work an operation is, by its type as TensorFlow runs it and by its name, or by XLA's name of a program.
+"""Classifies operations into kinds of work, by their type and name, or by the name of XLA's program.
 
     >>> kind_of("while/body/_1/gradient_tape/while/Conv2DBackpropInput", "_MklNativeConv2DBackpropInput")
     'convolutions, gradient of the input'
@@ -37,9 +37,9 @@ _TYPES = {
         "SpaceToBatch", "BatchToSpace", "ToTf",
     ],
 }  # fmt: skip
-# Longer words that hold one of another kind.
+# Types that contain a word of another kind.
 _EXACTLY = {"Maximum": ELEMENTWISE, "Minimum": ELEMENTWISE, "AddN": ELEMENTWISE, "SelectV2": ELEMENTWISE}
-_PROGRAMS = {  # of XLA
+_PROGRAMS = {  # XLA's names
     FORWARD: ["convolution", "conv2d"],
     PRODUCTS: ["matmul", "dot"],
     REDUCTIONS: ["reduce"],
@@ -49,10 +49,10 @@ _PROGRAMS = {  # of XLA
 
 
 def kind_of(name: str, type: str) -> str:
-    """Returns the kind of an operation; a program of XLA has no type."""
+    """Returns the kind of an operation; an XLA program has no type."""
     if not type:
         return _first(_PROGRAMS, name.lower())
-    for convolution in (BY_KERNEL, BY_INPUT, FORWARD):  # a rule may be made of products, and of no convolutions
+    for convolution in (BY_KERNEL, BY_INPUT, FORWARD):  # an optimizer may contain matrix products, but no convolutions
         if any(part in type for part in _TYPES[convolution]):
             return convolution
     if "/cond/then/" in name and "pool" not in name.lower():  # the engine writes updates under a condition

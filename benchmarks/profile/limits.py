@@ -1,4 +1,4 @@
-"""What a machine can do at best of what a step is made of, measured beside it."""
+"""Peak rates of the machine, measured with the profile."""
 
 import time
 from typing import NamedTuple
@@ -13,14 +13,14 @@ CALLS = 200
 
 
 class Limits(NamedTuple):
-    """Of two cores or a device: operations and bytes in a second, and seconds of a call of nothing."""
+    """Peak rates of two cores or a device: operations and bytes a second, and the seconds of an empty call."""
 
     operations: float
     bytes: float
     call: float
 
     def said(self) -> str:
-        """Returns them as a sentence."""
+        """Formats them as a sentence."""
         return (
             f"multiplies matrices at {self.operations / 1e9:,.0f} GFLOP/s at best, reads and writes "
             f"{self.bytes / 1e9:,.0f} GB/s, and a call of nothing from Python takes {self.call * 1e6:,.0f} µs"
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
 
 def measured() -> Limits:
-    """Measures them, in about a second."""
+    """Measures them in about a second."""
     large = tf.zeros([BYTES // 4])
     with tf.device("CPU:0"):
         passed = 2 * BYTES / best_seconds(lambda x: (x + 1.0)[0], large)

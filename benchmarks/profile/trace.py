@@ -1,4 +1,4 @@
-"""What ran when, by the events that TensorFlow's own profiler leaves, and the time that is each kind's share of it."""
+"""Reads the events of TensorFlow's profiler, and divides the time among kinds of work."""
 
 import tempfile
 from collections import Counter
@@ -12,13 +12,13 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from benchmarks.profile.kinds import kind_of
 
 STARTING, CALL, INPUT = "starting operations", "call from Python", "wait for input"
-CHUNK, WAIT = "a chunk", "a wait"  # what the thread of Python is marked with
-_BUSY = ("ExecutorState::", "ThunkExecutor::", "CpuExecutable::")  # beside what they start
+CHUNK, WAIT = "a chunk", "a wait"  # marks on Python's thread, among the operations that it starts
+_BUSY = ("ExecutorState::", "ThunkExecutor::", "CpuExecutable::")  # around the operations that they start
 _NO_WORK = ("ThreadpoolListener::", "Memory", "SlinkyThreadPool::", "Kernel", "EndToEnd", "BlockUntilReady")
 
 
 class Event(NamedTuple):
-    """Something that a thread did, in picoseconds."""
+    """An interval of a thread's work, in picoseconds."""
 
     begin: int
     end: int
@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
 
 def traced(run: Callable[[], object]) -> XSpace:
-    """Returns the events of `run`, the smallest operations among them."""
+    """Returns the events of `run`, down to the smallest operations."""
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder, options)
@@ -37,17 +37,17 @@ def traced(run: Callable[[], object]) -> XSpace:
 
 
 class Shares(NamedTuple):
-    """How long each kind took of a profile, and how often something of it ran."""
+    """Time of each kind in a profile, and the number of its operations."""
 
     picoseconds: Counter[str]
     counts: Counter[str]
 
 
 def shares(space: XSpace) -> Shares:
-    """Divides the time of the chunks in a profile, and of the waits for input between them, among kinds of work.
+    """Divides the time of a profile's chunks, and of the waits for input between them, among kinds of work.
 
-    A moment at which several threads work is shared between them. One at which none does goes to what TensorFlow does
-    to start operations: or, before the first and after the last of a chunk, to the call.
+    Threads that work at the same moment share it. A moment without work counts as starting operations, or as the call
+    before the first and after the last operation of a chunk.
     """
     threads = [list(_events(plane, line)) for plane, line in _lines(space)]
     marked = [event for events in threads for event in events if event.name in (CHUNK, WAIT)]
@@ -66,7 +66,7 @@ def shares(space: XSpace) -> Shares:
 
 
 def _lines(space: XSpace) -> Iterator[tuple[Any, Any]]:
-    """Yields what threads did, but for those that make input beside the step."""
+    """Yields the events of each thread, without those that make input in parallel."""
     for plane in space.planes:
         if plane.name.startswith("/host:CPU"):
             yield from ((plane, line) for line in plane.lines if not line.name.startswith("tf_data"))
@@ -80,8 +80,8 @@ def _events(plane: Any, line: Any) -> Iterator[Event]:
 
 
 def _pieces(events: Sequence[Event], counts: Counter[str]) -> Iterator[tuple[int, int, str]]:
-    """Yields what one thread did as (begin, end, kind) that don't overlap: of what is nested the innermost."""
-    stack: list[tuple[int, str | None]] = []  # (end, kind) of what is under way
+    """Yields the events of one thread as (begin, end, kind) without overlaps: the innermost event counts."""
+    stack: list[tuple[int, str | None]] = []  # (end, kind) of open events
     at = 0
     for event in sorted(events, key=lambda event: (event.begin, -event.end)):
         while stack and stack[-1][0] <= event.begin:
@@ -107,25 +107,25 @@ def _piece(begin: int, end: int, kind: str | None) -> Iterator[tuple[int, int, s
 
 
 def _kind(name: str, around: str | None) -> str | None:
-    """Returns the kind of an event; None of one that is part of what is `around` it."""
+    """Returns the kind of an event; None if it is part of the event `around` it."""
     if name.startswith(_BUSY):
         return STARTING
     if name in (CHUNK, WAIT) or name.startswith((*_NO_WORK, "Eager", "TFE_", "tf.")) or "::" in name:
         return None
     node, colon, type = name.rpartition(":")
-    if colon:  # of TensorFlow; a function that is one operation holds others
+    if colon:  # TensorFlow's; a function that is one operation contains others
         return None if "__inference" in type or " " in name else kind_of(node, type)
     program = around == STARTING and not name.startswith(("while", "call", "conditional"))
     return kind_of(name, "") if program else None
 
 
 def _divided(pieces: Sequence[tuple[int, int, str]], begin: int, end: int) -> Counter[str]:
-    """Divides the time from `begin` to `end` among the kinds that were under way, each moment anew."""
+    """Divides the time from `begin` to `end` among the active kinds, moment by moment."""
     found, under_way, at = Counter[str](), Counter[str](), begin
     turns = sorted([(a, 1, kind) for a, _, kind in pieces] + [(b, -1, kind) for _, b, kind in pieces])
     for when, change, kind in turns:
         if when > at:
-            # A thread that starts operations beside one that computes keeps nobody waiting.
+            # A thread that starts operations while another computes delays nothing.
             working = Counter({k: n for k, n in under_way.items() if k != STARTING and n})
             for each, n in working.items():
                 found[each] += (when - at) * n // working.total()

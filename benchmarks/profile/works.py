@@ -1,4 +1,4 @@
-"""What is profiled: tasks and their optimizers on random data, as gin has them."""
+"""Works to profile: tasks and their optimizers on random data, configured with gin."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 class FiveLayers(Module):
-    """Computes five 3×3 convolutions with ReLU, max pooling behind the first and the third, the mean, logits."""
+    """Five 3×3 convolutions with ReLU, max pooling after the first and the third, mean pooling, logits."""
 
     CHANNELS = (3, 32, 32, 64, 64, 128)
 
@@ -56,7 +56,7 @@ class ProfiledConvolutions(Classifier):
 def random_images(
     features: Sequence[str] = ("image",), shape: Sequence[int] = gin.REQUIRED, split: Literal["train"] = "train"
 ) -> ArraySource:
-    """Returns images of random numbers from -1 to 1 by these names, and random labels."""
+    """Returns images with values from -1 to 1 under these names, and random labels."""
     random = np.random.RandomState(0)
     arrays = {name: random.uniform(-1.0, 1.0, [EXAMPLES, *shape]).astype("float32") for name in features}
     return ArraySource({**arrays, "label": random.randint(0, 10, EXAMPLES)}, name="random images")
@@ -84,7 +84,7 @@ def _classifier(task: str, batch: int, shape: Sequence[int], *others: str) -> li
 
 _GPT = {"vocabulary": 256, "context": 128, "num_layers": 4, "size": 128, "num_heads": 4, "optimizer": "@adam()"}
 
-# A file of `configs`, if it is one of these, and bindings.
+# By name: a file of `configs` or None, and bindings.
 WORKS: Mapping[str, tuple[str | None, Sequence[str]]] = {
     "mlp": (None, _classifier("MlpClassifier", 32, [784], "MlpClassifier.sizes = [784, 128, 10]")),
     "softmax": (None, _classifier("LinearClassifier", 64, [784], "LinearClassifier.in_size = 784")),

@@ -1,1 +1,1 @@
-"""Has a step become slower since another revision?"""
+"""Compares the step times of two revisions."""

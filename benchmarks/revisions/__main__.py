@@ -1,8 +1,8 @@
-"""`python -m benchmarks.revisions --against=REVISION [--works NAME ...] [--pairs=100]`: how long work took and takes.
+"""`python -m benchmarks.revisions --against=REVISION [--works NAME ...] [--pairs=100]`: compares two revisions' times.
 
-The works of `benchmarks.step_time` and `benchmarks.adversarial` are trained by both revisions' own trainers; `layers`
-and `optimizers` are all of `benchmarks.layers` and `benchmarks.optimizers`, by both revisions' own parts. Each stands
-in a process of its own, in turns. Beside the ratio of the times stands how many operations were traced.
+Both revisions train the works of `benchmarks.step_time` and `benchmarks.adversarial` with their own trainers, and run
+the `layers` and `optimizers` of the benchmarks of that name with their own code. The two sides take turns in separate
+processes. The table also counts the traced operations.
 """
 
 import argparse
@@ -25,7 +25,7 @@ WORKS = ("digits_mlp", "mnist_mlp", "gan", "cyclegan", "layers", "optimizers")
 
 
 def parts(works: Sequence[str]) -> Iterator[str]:
-    """Lists what is measured: a work, or `layers/BatchNorm` and the like."""
+    """Lists the parts to measure: a work, or `layers/BatchNorm` and the like."""
     for work in works:
         if work in ("layers", "optimizers"):
             from benchmarks.revisions.parts import CASES
@@ -36,7 +36,7 @@ def parts(works: Sequence[str]) -> Iterator[str]:
 
 
 class Found(NamedTuple):
-    """The seconds of one work, and the operations that it was traced to, then and now."""
+    """Seconds of one work and its number of traced operations, at both revisions."""
 
     now: np.ndarray
     then: np.ndarray
@@ -44,9 +44,9 @@ class Found(NamedTuple):
 
 
 def compared(part: str, checkouts: Mapping[str, Path], pairs: int) -> Found:
-    """Measures both revisions in turns, in processes that are started anew, the other one first, after half the pairs.
+    """Measures both revisions in turns; after half the pairs new processes start, in the other order.
 
-    The one that is started first may be faster or slower by a tenth, of the very same code.
+    The process that starts first may differ by a tenth, with the very same code.
     """
     seconds: dict[str, list[np.ndarray]] = {"now": [], "then": []}
     command = [sys.executable, str(Path(__file__).with_name("side.py"))]

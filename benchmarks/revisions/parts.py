@@ -1,4 +1,4 @@
-"""The layers and optimizers that are compared with another revision's: today's cases, also where they are new."""
+"""Today's cases of layers and optimizers, to compare with another revision, even if the cases are new."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 
 
 def part(kind: str, name: str) -> tuple[Any, Callable[[], Any]]:
-    """Returns a pass of one layer, or an update of one optimizer: the traced function, and a call that waits for it."""
+    """Returns a traced pass of a layer or update of an optimizer, and a call that waits for it."""
     if kind == "layers":
         layer, ours, _, x = layers.CASES[name]
         run = layers.pass_of(ours, layer, x)

@@ -2,8 +2,8 @@
 
     python benchmarks/revisions/side.py CHECKOUT WORK
 
-It runs at revisions that don't have this file. Trainings ask nothing of them but their own `benchmarks`; layers and
-optimizers are today's cases with the other revision's parts.
+It also runs revisions without this file. Trainings need only that revision's `benchmarks`; layers and optimizers are
+today's cases with that revision's code.
 """
 
 import os
@@ -42,7 +42,7 @@ def training(scratch: Path) -> tuple[Any, Callable[[], object]]:
 
 
 def operations(function: Any) -> int:
-    """Counts what a traced function is made of, the bodies of its loops included."""
+    """Counts the operations of a traced function, with the bodies of its loops."""
     graph = function.get_concrete_function().graph.as_graph_def()
     return len(graph.node) + sum(len(body.node_def) for body in graph.library.function)
 

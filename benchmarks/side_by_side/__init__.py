@@ -1,1 +1,1 @@
-"""One small program, written with Tapeloop and with what readers may come from; `docs/coming-from.md` shows them."""
+"""One small program in Tapeloop and in other frameworks; `docs/coming-from.md` shows them."""

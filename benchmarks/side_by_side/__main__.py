@@ -1,7 +1,7 @@
-"""`python -m benchmarks.side_by_side [--prepare] [--peers ...]`: do the programs of `docs/coming-from.md` run?
+"""`python -m benchmarks.side_by_side [--prepare] [--peers ...]`: runs the programs of `docs/coming-from.md`.
 
-Runs each as it stands, with the packages that it is written for, on the digits that ship with Tapeloop, and prints how
-good its network has become, in how many lines. `--prepare` makes the environments of peers that aren't there yet.
+Runs each one unchanged, with the packages that it is written for, on the digits that ship with Tapeloop. Prints the
+accuracy and the number of lines. `--prepare` makes missing environments.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benchmarks.environments import prepare, python_of
 from core.data import digits
 
 HERE = Path(__file__).parent
-LEAST = 0.94  # of the held-out digits: all programs come to more, whatever their order of examples
+LEAST = 0.94  # of the held-out digits: every program exceeds it, in any order of examples
 PROGRAMS = {
     "keras": "keras",
     "sonnet": "orbit",
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def lay_out(folder: Path) -> None:
-    """Writes the digits where the programs read them, and the programs beside them."""
+    """Writes the digits where the programs read them, and the programs next to them."""
     for split in ("train", "test"):
         source = digits(split)
         features = source.gather(tf.range(len(source), dtype=tf.int64))
@@ -79,7 +79,7 @@ def lines(name: str) -> int:
 
 
 def ours(folder: Path) -> tuple[float, str]:
-    """Runs our own program; returns how good it has become, and what it said."""
+    """Runs Tapeloop's program; returns its accuracy and its output."""
     done = _run([sys.executable, "-m", "trainers.main", "--gin_file=ours.gin"], folder)
     if done.returncode:
         return 0.0, done.stdout + done.stderr
@@ -88,7 +88,7 @@ def ours(folder: Path) -> tuple[float, str]:
 
 
 def theirs(name: str, python: Path, folder: Path) -> tuple[float, str]:
-    """Runs the program of a peer, which prints how good it has become in its last line."""
+    """Runs a peer's program, which prints its accuracy in its last line."""
     done = _run([str(python), f"in_{name}.py"], folder)
     last = done.stdout.strip().rpartition("\n")[2].split()
     accuracy = float(last[1]) if done.returncode == 0 and last[:1] == ["accuracy"] else 0.0

@@ -1,4 +1,4 @@
-"""A digit's class from its pixels, with Sonnet and a loop of one's own."""
+"""A digit's class from its pixels, with Sonnet and a custom loop."""
 
 import numpy as np
 import sonnet as snt

@@ -1,1 +1,1 @@
-"""A small model of the time of a step on n replicas; `benchmarks/notes/scaling.md` shows its results."""
+"""A small model of step time on n devices; `benchmarks/notes/scaling.md` shows its results."""

@@ -1,8 +1,8 @@
-"""What pays when: `python -m benchmarks.simulate [--measure] [--stragglers=stragglers.json] [--write]`
+"""Predicts scaling: `python -m benchmarks.simulate [--measure] [--stragglers=stragglers.json] [--write]`
 
-Prints what a small model of a step says of replicas, local steps, asynchronous training and meshes up to 1,024 devices,
-what it was fitted to, and how far off it was wherever it could be checked. `--write` updates these
-tables in pages and notes, and the pictures. Nothing here needs TensorFlow, but the trainings that `--measure` starts.
+Prints a small model's predictions for replicas, local steps, asynchronous training and meshes of up to 1,024 devices,
+the measurements that it was fitted to, and its errors wherever it could be checked. `--write` updates these tables in
+pages and notes, and the pictures. Only the trainings that `--measure` starts need TensorFlow.
 """
 
 import argparse
@@ -18,7 +18,7 @@ MEASURED = Path(__file__).with_name("measured.json")
 
 
 def main() -> None:
-    """Measures, where that is asked for; prints, or writes pages."""
+    """Measures if asked to; prints, or writes pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="measure on this machine first, 5 minutes a round")
     parser.add_argument(
@@ -28,10 +28,10 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, default=MEASURED, help="file of what was measured")
     parser.add_argument("--write", action="store_true", help="update the tables of pages and notes, and the pictures")
     flags = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing that was started stays behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that every started process ends
     measured = json.loads(flags.measured.read_text()) if flags.measured.exists() else {}
     if flags.measure:
-        # Beside the file until all is there: one that was interrupted goes on.
+        # A separate file until it is complete: an interrupted measurement resumes.
         begun = flags.measured.with_suffix(".begun")
         measured |= measure(begun, rounds=flags.rounds)
     if flags.stragglers:

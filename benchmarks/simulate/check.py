@@ -1,10 +1,10 @@
-"""The model beside what is known."""
+"""Checks of the model against known times."""
 
 from typing import NamedTuple
 
 
 class Check(NamedTuple):
-    """What was measured or published, and what the model says of the same."""
+    """A measured or published time, and the model's prediction."""
 
     what: str
     known: float
@@ -13,5 +13,5 @@ class Check(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Returns the model's error, as a part of what is known."""
+        """Returns the model's error relative to the known time."""
         return self.model / self.known - 1

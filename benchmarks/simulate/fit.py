@@ -1,4 +1,4 @@
-"""Fits two numbers that are no less than zero."""
+"""Fits two non-negative numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Returns `a` and `b` of `seconds ≈ a + b · size`; small times count as much as large ones.
+    """Returns `a` and `b` of `seconds ≈ a + b · size`, weighting small times as much as large ones.
 
     >>> a, b = line([0, 10, 100], [2.0, 7.0, 52.0])
     >>> round(a, 6), round(b, 6)
@@ -18,7 +18,7 @@ def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float
 
 
 def pair(first: Any, second: Any, target: Any) -> tuple[float, float]:
-    """Returns `a` and `b` ≥ 0 of `target ≈ a · first + b · second`, by least squares."""
+    """Returns `a` and `b` ≥ 0 of `target ≈ a · first + b · second` by least squares."""
     columns = np.stack([first, second], axis=1)
     found = np.linalg.lstsq(columns, target, rcond=None)[0]
     if min(found) < 0:  # then one of them is zero

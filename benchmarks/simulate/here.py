@@ -1,4 +1,4 @@
-"""The model fitted to what was measured on this machine, and its error against all that it was not fitted to."""
+"""The model fitted to measurements of this machine, and its errors on all the others."""
 
 import dataclasses
 import statistics
@@ -11,7 +11,7 @@ from benchmarks.simulate.fit import line
 from benchmarks.simulate.measure import CHECKED, CUT, FITTED, PUSHED, ROWS, UNEQUAL, Measured, Size, name
 from benchmarks.simulate.model import Job, Link, Network, Servers, slowest, step_seconds
 
-NOISE_SECONDS = 1e-4  # of a difference between two runs: what is below may as well be that
+NOISE_SECONDS = 1e-4  # of a difference between two runs: smaller ones are noise
 
 
 class Here(NamedTuple):
@@ -23,7 +23,7 @@ class Here(NamedTuple):
 
     @property
     def network(self) -> Network:
-        """Returns as many processes, each a machine of its own with such a link to the others."""
+        """Returns a network of as many processes, each on a separate machine, joined by such a link."""
         return Network(self.link, self.link)
 
 
@@ -33,7 +33,7 @@ def seconds(measured: Measured, how: str, size: Size) -> float:
 
 
 def fitted(measured: Measured) -> Here:
-    """Returns the link that what was sent for 1 product asks for: two messages of half the gradients."""
+    """Returns the link, fitted to the runs with 1 product: two messages of half the gradients."""
     spread = seconds(measured, "unequal", UNEQUAL)
     sent = [_talking(measured, size) for size in FITTED]
     fixed, each = line([size.gradients for size in FITTED], sent)
@@ -41,14 +41,14 @@ def fitted(measured: Measured) -> Here:
 
 
 def job(measured: Measured, size: Size) -> Job:
-    """Returns what a worker does alone, beside another that is as busy."""
+    """Returns one worker's job while another keeps its cores as busy."""
     return Job(seconds(measured, "apart", size), size.gradients, spread=seconds(measured, "unequal", UNEQUAL))
 
 
 def cut(measured: Measured, size: Size) -> Job:
-    """Returns what each of two workers does of the same rows, where the matrix is cut by its rows.
+    """Returns the job of two workers that take the same rows and shard the matrix by its rows.
 
-    As the ledger of a step says: each product is summed on the way there, and half as much on the way back.
+    By a step's collective log, each product is summed in the forward pass, and half as much in the backward pass.
     """
     whole = job(measured, size)
     sent = 4 * ROWS * WIDTH
@@ -58,7 +58,7 @@ def cut(measured: Measured, size: Size) -> Job:
 
 
 def mesh_network(measured: Measured) -> Network:
-    """Returns what the mesh cuts within: its shortest steps say what latency DTensor's sums have."""
+    """Returns the mesh's network; its shortest steps give the latency of DTensor's sums."""
     fastest, link = CUT[0], fitted(measured).link
     whole = cut(measured, fastest)
     waited = seconds(measured, "mesh", fastest) - whole.compute * slowest(2, whole.spread)
@@ -67,13 +67,13 @@ def mesh_network(measured: Measured) -> Network:
 
 
 def servers(measured: Measured) -> Servers:
-    """Returns what a pull and a push take longer than the step alone, and how soon the next was seen to be taken."""
+    """Returns the time that a pull and a push add to a step, and the shortest interval between steps."""
     exchange = seconds(measured, "one asynchronous", PUSHED) - seconds(measured, "apart", PUSHED)
     return Servers(max(0.0, exchange), locked=min(max(0.0, exchange), seconds(measured, "two asynchronous", PUSHED)))
 
 
 def checks(measured: Measured) -> Iterator[Check]:
-    """Goes through all runs that the model wasn't fitted to, in milliseconds a step."""
+    """Compares all runs that the model wasn't fitted to, in milliseconds a step."""
     network = fitted(measured).network
     for size in CHECKED:
         what = f"2 replicas, {size.products} products, {size.gradients / 1e6:.2f} MB of gradients: ms a step"

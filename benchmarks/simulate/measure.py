@@ -1,7 +1,7 @@
-"""Measures on this machine what the model is fitted to, and what it is then checked against.
+"""Measures on this machine the runs that fit and check the model.
 
-All of it are real trainings of `benchmarks/work.gin`: in two processes that know nothing of each other ("apart"), and
-in two that `trainers.launch` has joined. What one costs more than the other is what talking costs.
+All of them train `benchmarks/work.gin`: two independent processes ("apart"), and two that `trainers.launch` joins. The
+difference is the cost of communication.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.machine import load, machine
 from benchmarks.running import WIDTH, running
 
-ROWS = 512  # of a worker
+ROWS = 512  # to observe a worker's speed
 SECONDS = 3.0  # that a speed is watched
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 MESH = "configs/runtime/mesh.gin"
@@ -24,14 +24,14 @@ Measured = dict[str, Any]
 
 
 class Size(NamedTuple):
-    """How much a step computes, and how many numbers it trains beside."""
+    """How much a step computes, and how many further numbers it trains."""
 
     products: int
     ballast: int
 
     @property
     def gradients(self) -> int:
-        """Returns bytes."""
+        """Returns the gradients' bytes."""
         return 4 * (WIDTH * WIDTH + max(1, self.ballast))
 
 
@@ -43,37 +43,37 @@ PUSHED = Size(1, 0)
 
 
 def apart(size: Size) -> float:
-    """Returns the seconds of a step of two processes, each with a worker's share."""
+    """Returns the step time of two independent processes, each with a worker's share."""
     with ExitStack() as both:
         runs = [both.enter_context(running([], settings(size, ROWS))) for _ in range(2)]
         for run in runs:
-            run.speed(0.0)  # both are up
+            run.speed(0.0)  # both have started
         return statistics.mean(1 / run.speed(SECONDS) for run in runs)
 
 
 def replicas(size: Size) -> float:
-    """Returns the seconds of a synchronous step of two workers."""
+    """Returns the time of a synchronous step of two workers."""
     return _launched(["--workers=2"], settings(size, 2 * ROWS), MULTI_WORKER)
 
 
 def mesh(size: Size) -> float:
-    """Returns the seconds of a step of one worker's rows, whose matrix is cut over two workers by its rows."""
+    """Returns the step time for one worker's rows, with the matrix sharded by rows over two workers."""
     cut = {"mesh.batch": 1, "mesh.model": 2, "mesh.layouts": [("w", "model,-")]}
     return _launched(["--workers=2"], {**settings(size, ROWS), **cut}, MESH)
 
 
 def one_asynchronous(size: Size) -> float:
-    """Returns the seconds of a step of one worker that pulls from a server and pushes to it."""
+    """Returns the step time of one worker that pulls from a server and pushes to it."""
     return _launched(["--workers=1", "--ps=1"], settings(size, ROWS), PARAMETER_SERVER)
 
 
 def two_asynchronous(size: Size) -> float:
-    """Returns the seconds from one step to the next of two such workers."""
+    """Returns the time between steps of two such workers."""
     return _launched(["--workers=2", "--ps=1"], settings(size, ROWS), PARAMETER_SERVER)
 
 
 def unequal(size: Size) -> float:
-    """Returns the standard deviation of the times of steps in one of two processes, as a part of their mean."""
+    """Returns the standard deviation of one of two processes' step times, relative to their mean."""
     every_step = {**settings(size, ROWS), "Trainer.log_every": 1}
     with running([], every_step), running([], every_step) as run:
         run.speed(0.0)
@@ -100,12 +100,12 @@ POINTS = (
 
 
 def name(how: str, size: Size) -> str:
-    """Returns how a measurement is called in the file."""
+    """Returns the name of a measurement in the file."""
     return f"{how}, {size.products} products, {size.ballast} more numbers"
 
 
 def measure(path: Path, *, rounds: int) -> Measured:
-    """Returns `rounds` values of everything; one that was interrupted goes on from `path`."""
+    """Returns `rounds` values of every measurement; resumes an interrupted one from `path`."""
     measured: Measured = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "points": {}}
     for i in range(rounds):
         for how, size in POINTS:
@@ -120,7 +120,7 @@ def measure(path: Path, *, rounds: int) -> Measured:
 
 
 def settings(size: Size, rows: int) -> dict[str, Any]:
-    """Returns what a run of such steps binds; a line of metrics every tenth of a second or so."""
+    """Returns the bindings of a run of such steps; it writes a metric line about every tenth of a second."""
     return {
         "Work.products": size.products,
         "Work.ballast": size.ballast,

@@ -2,7 +2,8 @@
 
     T = max(input, compute · slowest + max(0, collectives − overlap · compute))
 
-Rows per device stay the same as devices are added, so the best that n can do is n times the examples in the same time.
+Rows per device stay the same as devices are added, so the best that n devices can do is n times the examples in the
+same time.
 
 >>> gpu = Network(within=Link(5e-6, 45e9), between=Link(10e-6, 3e9), per_machine=8)
 >>> job = Job(compute=0.3, gradients=100e6)
@@ -23,13 +24,13 @@ class Link:
     bandwidth: float  # bytes a second
 
     def seconds(self, size: float) -> float:
-        """Returns how long `size` bytes take."""
+        """Returns the seconds of a message of `size` bytes."""
         return self.latency + size / self.bandwidth
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Joins the devices of a machine by one link each, and machines by another."""
+    """Joins the devices of a machine with one link each, and machines with another."""
 
     within: Link
     between: Link
@@ -38,16 +39,16 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Holds what one device spends on a step; seconds and bytes.
+    """Cost of a step on one device, in seconds and bytes.
 
-    `spread` is the standard deviation of its time between steps, as a part of the time. `overlap` is the part of the
-    computing beside which gradients may travel already. A model that is cut over `cut` devices sums `activations` bytes
-    over them `sums` times a step.
+    `spread` is the standard deviation of the time between steps, relative to that time. `overlap` is the part of the
+    computation that gradients can overlap with. A model sharded over `cut` devices sums `activations` bytes over them
+    `sums` times a step.
     """
 
     compute: float
     gradients: float  # of the whole model
-    input: float = 0.0  # of reading a step's examples, which goes on beside the step
+    input: float = 0.0  # of reading a step's examples, in parallel with the step
     spread: float = 0.0
     overlap: float = 0.0
     cut: int = 1
@@ -57,24 +58,24 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Servers:
-    """Holds what asynchronous training spends beside the computing, in seconds a step."""
+    """Overhead of an asynchronous step, in seconds, on top of its computation."""
 
-    exchange: float  # in which a worker pulls and pushes, where it is alone
-    locked: float  # of these those in which nobody else is served
+    exchange: float  # a pull and a push of a worker that is alone
+    locked: float  # the part during which other workers wait
 
 
 def ring(n: int, size: float, link: Link) -> float:
-    """Returns the seconds of an all-reduce in a ring: 2 (n − 1) messages of `size / n` bytes, one after the other."""
+    """Returns the seconds of a ring all-reduce: 2 (n − 1) messages of `size / n` bytes, one after the other."""
     return 2 * (n - 1) * link.seconds(size / n) if n > 1 else 0.0
 
 
 def slowest(n: int, spread: float) -> float:
-    """Returns how much longer than the mean the slowest of n normal times takes, by Blom's approximation (1958)."""
+    """Returns the ratio of the slowest of n normal times to their mean, by Blom's approximation (1958)."""
     return 1 + spread * NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 
 
 def reduction(job: Job, network: Network, n: int) -> float:
-    """Returns the seconds that gradients take: summed within each machine, then between the machines."""
+    """Returns the seconds of a gradient reduction: within each machine, then between the machines."""
     within = min(n, network.per_machine)
     machines = math.ceil(n / network.per_machine)
     shared = ring(max(1, within // job.cut), job.gradients / job.cut, network.within)
@@ -82,7 +83,7 @@ def reduction(job: Job, network: Network, n: int) -> float:
 
 
 def step_seconds(job: Job, network: Network, n: int, *, slow: float = 1.0) -> float:
-    """Returns the seconds of a synchronous step of replicas, or of a mesh; one device is `slow` times slower."""
+    """Returns the seconds of a synchronous step of replicas or of a mesh; one device is `slow` times slower."""
     compute = job.compute * max(slowest(n, job.spread), slow)
     cutting = job.sums * ring(job.cut, job.activations, network.within)
     exposed = max(0.0, reduction(job, network, n) - job.overlap * compute)
@@ -94,7 +95,7 @@ def local_step_seconds(
 ) -> float:
     """Returns the mean seconds of a local step, with one reduction of `state` bytes after so many.
 
-    What differs from step to step averages out within a round; a device that is always slow is waited for as ever.
+    Variation between steps averages out within a round; a device that is always slow still delays the others.
     """
     compute = job.compute * max(slowest(n, job.spread / math.sqrt(local_steps)), slow)
     met = reduction(dataclasses.replace(job, gradients=state), network, n) / local_steps
@@ -102,12 +103,12 @@ def local_step_seconds(
 
 
 def asynchronous_rate(job: Job, servers: Servers, n: int, *, slow: float = 1.0) -> float:
-    """Returns the steps a second of n workers that don't wait for each other, until the servers have no more time."""
+    """Returns the steps a second of n workers that don't wait for each other, up to the servers' limit."""
     alone = 1 / (max(job.compute, job.input) + servers.exchange)
     wanted = (n - 1 + 1 / slow) * alone
     return min(wanted, 1 / servers.locked) if servers.locked else wanted
 
 
 def efficiency(job: Job, seconds: float) -> float:
-    """Returns the part of n devices' computing that is left of it where a step takes `seconds`."""
+    """Returns the fraction of n devices' computation that is useful if a step takes `seconds`."""
     return job.compute / seconds

@@ -1,4 +1,4 @@
-"""What others measured on GPUs, beside what the model says of the same; nothing here was measured by this project."""
+"""Published GPU measurements and the model's predictions for them; this project measured none of them."""
 
 import dataclasses
 import math
@@ -10,8 +10,8 @@ from benchmarks.simulate.fit import pair
 from benchmarks.simulate.model import Job, Link, Network, efficiency, ring, slowest, step_seconds
 
 MEGABYTES = {"Inception v3": 95.0, "ResNet-50": 102.0, "ResNet-152": 241.0, "AlexNet": 244.0, "VGG-16": 553.0}
-# Assumed, as no source says: seconds of latency a message, and that half of a backward pass goes on beside what
-# machines send each other. (What GPUs of one machine lose was fitted as it is, with whatever was hidden.)
+# Assumed, as no source states it: seconds of latency per message, and that half of a backward pass overlaps with
+# messages between machines. (The loss between GPUs of one machine was fitted as published, overlap included.)
 HOP, OVERLAP = 1e-5, 1 / 3
 
 Rows = dict[tuple[str, int], tuple[float, ...]]  # by model and images a GPU: images a second of 1, 2, 4 and 8 GPUs
@@ -41,7 +41,7 @@ K80_MACHINES: Rows = {
     ("ResNet-50", 64): (52.4, 751, 1388, 2744),
     ("ResNet-152", 32): (19.4, 291, 565, 981),
 }
-# Megatron-LM's GPT of 8.7 billion parameters, in 16 bits each, cut over 8 of a DGX-2H's 16 V100. A step of 1.2
+# Megatron-LM's GPT of 8.7 billion parameters in 16 bits each, sharded over 8 of a DGX-2H's 16 V100. A step of 1.2
 # billion on one took 1.288 s; 72 layers of 3072 sum the activations of 8 texts of 1,024 tokens four times each.
 GPT = Job(1.288 * 8.7 / 8 / 1.2, 2 * 8.7e9, cut=8, sums=4 * 72, activations=2 * 8 * 1024 * 3072)
 DGX2 = Network(within=Link(HOP, 150e9), between=Link(HOP, 100e9), per_machine=16)
@@ -49,17 +49,17 @@ UNKNOWN = "no source found"
 
 
 class Machine(NamedTuple):
-    """GPUs joined by a link, and how unequal their steps are, as fitted."""
+    """GPUs joined by a link, and the fitted spread of their step times."""
 
     link: Link
     spread: float
 
     def job(self, model: str, images: int, rate: float, *, overlap: float = 0.0) -> Job:
-        """Returns the job of a GPU that alone goes through `rate` images a second."""
+        """Returns the job of a GPU that processes `rate` images a second alone."""
         return Job(images / rate, 1e6 * MEGABYTES[model], spread=self.spread, overlap=overlap)
 
     def network(self, *, gigabits: float, per_machine: int = 8) -> Network:
-        """Returns machines of such GPUs, with so many Gbit/s between them."""
+        """Returns machines of such GPUs, joined by so many Gbit/s."""
         return Network(self.link, Link(HOP, 1e9 * gigabits / 8), per_machine)
 
 
@@ -78,7 +78,7 @@ def machine(rows: Rows) -> Machine:
 
 
 def checks() -> list[Check]:
-    """Returns what was published and not fitted to, beside the model's."""
+    """Returns the published times that the model wasn't fitted to, with its predictions."""
     return [*_of_one_machine(), *_of_machines(), *_of_a_cut_model()]
 
 

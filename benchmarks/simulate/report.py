@@ -1,4 +1,4 @@
-"""Tables and pictures of what the model says, for `benchmarks/notes/scaling.md`."""
+"""Tables and pictures of the model's predictions for `benchmarks/notes/scaling.md`."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ COUNTS = tuple(2**i for i in range(11))
 SHOWN = (2, 8, 32, 128, 1024)
 LOCAL_STEPS = 20
 DRAWN = Size(30, 0)
-SERVERS = 16  # of the asynchronous line for GPUs, each with a link of its own
+SERVERS = 16  # of the asynchronous line for GPUs, with one link each
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def tables(measured: Measured) -> dict[str, str]:
-    """Returns all tables by the names that pages have for them."""
+    """Returns all tables by the names that pages use."""
     return {
         "machine": _machine(measured),
         "constants": _constants(measured),
@@ -42,7 +42,7 @@ def tables(measured: Measured) -> dict[str, str]:
 
 
 def pictures(measured: Measured) -> dict[str, str]:
-    """Returns all pictures by their files' names."""
+    """Returns all pictures by file name."""
     panels = [
         Panel("This machine's processes, each on a core of its own", _here(measured), COUNTS[::2], "replicas"),
         Panel("P100 in machines of 8, 25 Gbit/s; V100 for the mesh", _gpus(), COUNTS[::2], "GPUs"),
@@ -54,7 +54,7 @@ def pictures(measured: Measured) -> dict[str, str]:
 
 
 def lines(job: Job, network: Network, servers: Servers, *, state: float) -> Lines:
-    """Returns what is left of one device's rate at each count of replicas, by what they do with each other."""
+    """Returns the efficiency at each number of replicas, by strategy."""
     local = f"local steps, {LOCAL_STEPS} a round"
     found: dict[str, list[tuple[float, float]]] = {"replicas": [], local: [], "asynchronous": []}
     for n in COUNTS:

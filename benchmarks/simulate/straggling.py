@@ -1,4 +1,4 @@
-"""What the model says of the runs of `benchmarks.stragglers`: of their rates, and of what they keep of them."""
+"""Predictions for the runs of `benchmarks.stragglers`: their rates, and the rates that they keep."""
 
 import statistics
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ ALONE, SYNCHRONOUS, LOCAL, ASYNCHRONOUS = MODES
 
 
 def checks(found: Found, here: Here, servers: Servers) -> Iterator[Check]:
-    """Goes through the runs of two workers; all that is taken of these runs is how slow the slowed one was alone."""
+    """Compares the runs of two workers; the only input is how slow the slowed worker was alone."""
     for ms in MILLISECONDS:
         alone = found["runs"].get(f"{ALONE}, {ms} ms")
         for mode in (SYNCHRONOUS, LOCAL, ASYNCHRONOUS):
@@ -29,7 +29,7 @@ def checks(found: Found, here: Here, servers: Servers) -> Iterator[Check]:
 
 
 def _rate(mode: str, job: Job, here: Here, servers: Servers, slow: float) -> float:
-    """Returns steps of one worker a second."""
+    """Returns the steps of one worker a second."""
     if mode == ASYNCHRONOUS:
         return asynchronous_rate(job, servers, 2, slow=slow)
     if mode == SYNCHRONOUS:

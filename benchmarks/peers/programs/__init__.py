@@ -1,1 +1,1 @@
-"""Programs of the peers, each as its own experts would write it; a process runs one of them, in its own environment."""
+"""The peers' programs, each as its own experts would write it; a process runs one of them, in its environment."""

@@ -1,4 +1,4 @@
-"""Training loops in plain TensorFlow, with Adam by its kernel, or written out where the weights are carried."""
+"""Training loops in plain TensorFlow, with Adam as a kernel, or written out if the loop carries the weights."""
 
 import os
 from itertools import cycle
@@ -19,7 +19,7 @@ def data_of(work):
 
 
 def batches(work, indices):
-    """Returns an endless data set of what lies at `indices`: a vectorised gather, which no shuffle and batch beats."""
+    """Returns an endless data set of the examples at `indices`, read with one vectorised gather per batch."""
     data = data_of(work)
 
     def gathered(rows):
@@ -36,7 +36,7 @@ def batches(work, indices):
 
 
 def corrected(t):
-    """Returns rate and epsilon with both corrections of Adam in them (Kingma and Ba, 2015, before section 2.1)."""
+    """Returns rate and epsilon with both of Adam's corrections included (Kingma and Ba, 2015, before section 2.1)."""
     correction = tf.sqrt(1.0 - BETA_2**t)
     return RATE * correction / (1.0 - BETA_1**t), EPSILON * correction
 
@@ -77,7 +77,7 @@ def a_step_a_call(work):
 
 
 def looped(work, *, jit):
-    """A loop in the graph, which takes its batches from an iterator."""
+    """Runs a loop in the graph that takes its batches from an iterator."""
     step, iterator = stepping(work, jit=jit), iter(batches(work, work.order))
 
     @tf.function
@@ -93,7 +93,7 @@ def looped(work, *, jit):
 def carrying(work, read, before=lambda given: given):
     """Returns a chunk of steps as one XLA program that carries weights and moments.
 
-    `before` makes of what the program is given something for all steps, `read` of that the batch of one.
+    `before` maps the program's input to the data of all steps, `read` maps that to one step's batch.
     """
     loss_of = LOSSES[work.name]
     variables = [
@@ -139,7 +139,7 @@ def fed(work):
 
 
 def handed_indices(work, *, once):
-    """The program gathers from all data, a step's examples at a time or a chunk's."""
+    """The program gathers from all data, per step or per chunk."""
     data = data_of(work)
 
     def gathered(rows):

@@ -1,4 +1,4 @@
-"""The networks of the works in PyTorch, which return logits and what they are to be."""
+"""The works' networks in PyTorch, which return logits and targets."""
 
 import torch
 from torch import nn

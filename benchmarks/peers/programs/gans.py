@@ -1,4 +1,4 @@
-"""The GANs by hand, with the weights of a work: what `benchmarks.by_hand` has, as steps of a batch by feature."""
+"""The hand-written GANs of `benchmarks.by_hand` with a work's weights, as steps over a batch by feature."""
 
 import tensorflow as tf
 
@@ -9,12 +9,12 @@ SIZES, RATE = Sizes(size=64, width=32, blocks=6), 2e-4
 
 
 def kernels_of(work, net):
-    """Returns the kernels of a network in the order of its layers; all else is ones and zeros on both sides."""
+    """Returns the kernels of a network in layer order; all other weights are ones and zeros on both sides."""
     return [value for name, value in work.weights.items() if name.startswith(net) and name.endswith("/w")]
 
 
 def copied(kernels, variables):
-    """Assigns kernels; those of TensorFlow's transposed convolutions have the channels in the other order."""
+    """Assigns kernels; TensorFlow's transposed convolutions swap the channel axes."""
     for value, variable in zip(kernels, variables, strict=True):
         variable.assign(value if value.shape == tuple(variable.shape) else value.transpose(0, 1, 3, 2))
 

@@ -1,4 +1,4 @@
-"""PyTorch with Lightning Fabric: eager, or by `torch.compile`; Adam in its fused form, images with channels last."""
+"""PyTorch with Lightning Fabric: eager or `torch.compile`, fused Adam, channels-last images."""
 
 import os
 from itertools import cycle

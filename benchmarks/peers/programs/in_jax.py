@@ -1,4 +1,4 @@
-"""JAX with Optax: a jitted step a call, and `lax.scan` over a chunk of steps. What is trained is donated."""
+"""JAX with Optax: a jitted step a call, and `lax.scan` over a chunk of steps, with donated state."""
 
 import functools
 from itertools import cycle
@@ -12,7 +12,7 @@ from benchmarks.peers.programs.work import main
 
 
 def beginning(work):
-    """Returns the optimizer, and weights with its state as they are before the first step."""
+    """Returns the optimizer, and the initial weights with its state."""
     optimizer = optax.adam(1e-3)
     weights = {name: jnp.asarray(value) for name, value in work.weights.items()}
     return optimizer, (weights, optimizer.init(weights))
@@ -45,7 +45,7 @@ def a_step_a_call(work):
 
 
 def fed(work):
-    """`lax.scan` over stacked batches, which NumPy gathers while the chunk before is computed."""
+    """`lax.scan` over stacked batches, which NumPy gathers during the previous chunk."""
     optimizer, trained = beginning(work)
     step, arrays, chunks = stepping(work, optimizer), work.data, cycle(work.chunks)
 
@@ -64,7 +64,7 @@ def fed(work):
 
 
 def handed_indices(work, *, once):
-    """The program gathers from all data, a step's examples at a time or a chunk's."""
+    """The program gathers from all data, per step or per chunk."""
     optimizer, trained = beginning(work)
     step, chunks = stepping(work, optimizer), cycle(work.chunks)
     data = {name: jnp.asarray(value) for name, value in work.data.items()}

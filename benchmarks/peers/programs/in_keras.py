@@ -1,6 +1,6 @@
 """Keras 3 on TensorFlow: `compile` and `fit`, with a data set whose every element is one vectorised gather.
 
-An epoch is what is timed as one. Its mean loss is Keras's own.
+One epoch is one timed segment. Its mean loss is Keras's own.
 """
 
 import json
@@ -23,7 +23,7 @@ from benchmarks.peers.programs.work import SEGMENT_SECONDS, Work
 
 
 class Epochs(keras.callbacks.Callback):
-    """Notes when each epoch ends, and stops in time."""
+    """Records when each epoch ends, and stops in time."""
 
     def __init__(self, seconds=math.inf):
         super().__init__()
@@ -38,7 +38,7 @@ class Epochs(keras.callbacks.Callback):
 
 
 def settings_of(variant, work):
-    """Returns what `compile` is given."""
+    """Returns the arguments of `compile`."""
     return {
         "default": {},
         "jit": {"jit_compile": True},
@@ -48,7 +48,7 @@ def settings_of(variant, work):
 
 
 def batches(work):
-    """Returns an endless data set of what `fit` is given: inputs and targets, or all that a GAN reads."""
+    """Returns an endless data set for `fit`: inputs and targets, or all features for a GAN."""
 
     def pair(batch):
         if work.name == "transformer":
@@ -63,14 +63,14 @@ def batches(work):
 
 
 def compiled(variant, work):
-    """Returns the model, ready to be trained."""
+    """Returns the compiled model."""
     if work.name in GANS:
         model = GANS[work.name](work)
         model.compile(**settings_of(variant, work))
         return model
     model = NETS[work.name](work.weights)
     model.compile(
-        # Keras adds it before the correction: of 1e-8, that moves the loss.
+        # Keras adds epsilon before the correction: at 1e-8, that changes the loss.
         optimizer=keras.optimizers.Adam(1e-3, epsilon=1e-9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         **settings_of(variant, work),

@@ -1,4 +1,4 @@
-"""Orbit's controller and standard trainer, with networks and Adam of Sonnet; the step compiled by XLA, or not."""
+"""Orbit's controller and standard trainer, with Sonnet's networks and Adam; the step compiled by XLA, or not."""
 
 import os
 
@@ -34,13 +34,13 @@ NETS = {"mlp": mlp, "softmax": softmax, "conv": conv}
 
 
 class Training(orbit.StandardTrainer):
-    """Its loop runs in the graph, over an iterator."""
+    """A trainer whose loop runs in the graph, over an iterator."""
 
     def __init__(self, work, *, jit):
         super().__init__(batches(work, work.order))
         self.net, self.optimizer = NETS[work.name](), snt.optimizers.Adam(1e-3)
         self.net(tf.zeros([1, *work.data["image"].shape[1:]]))
-        # Sonnet's variables come layer by layer, the bias first.
+        # Sonnet orders its variables by layer, the bias first.
         names = sorted(work.weights)
         for variable, name in zip(self.net.trainable_variables, names, strict=True):
             variable.assign(work.weights[name])
@@ -69,7 +69,7 @@ class Training(orbit.StandardTrainer):
 
 
 def controlled(work, *, jit):
-    work.chunk = work.log  # steps of one loop: its end, which is Python's, comes no more often than a line of metrics
+    work.chunk = work.log  # steps of one loop: it returns to Python as often as a metric line is due
     training = Training(work, jit=jit)
     controller = orbit.Controller(trainer=training, global_step=training.count, steps_per_loop=work.chunk)
 

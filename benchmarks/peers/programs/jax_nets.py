@@ -28,7 +28,7 @@ def conv(w, batch):
         layout = ("NHWC", "HWIO", "NHWC")
         x = jax.lax.conv_general_dilated(x, w[f"convolutions/{i}/w"], (1, 1), "SAME", dimension_numbers=layout)
         x = jax.nn.relu(x + w[f"convolutions/{i}/b"])
-        if i in (0, 2):  # a maximum of neighbours: the gradient of `reduce_window` is slow on CPUs
+        if i in (0, 2):  # an elementwise maximum: the gradient of `reduce_window` is slow on CPUs
             rows, height, width, channels = x.shape
             x = x.reshape(rows, height // 2, 2, width // 2, 2, channels).max((2, 4))
     return cross_entropy(x.mean((1, 2)) @ w["logits/w"] + w["logits/b"], batch["label"])

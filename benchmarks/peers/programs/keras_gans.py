@@ -1,4 +1,4 @@
-"""The GANs in Keras, with the weights of a work: what `benchmarks.in_keras` has. Epsilon is as in `in_keras.py`."""
+"""The Keras GANs of `benchmarks.in_keras` with a work's weights. Epsilon is as in `in_keras.py`."""
 
 from benchmarks.in_keras.cyclegan import CycleGan
 from benchmarks.in_keras.dcgan import Dcgan

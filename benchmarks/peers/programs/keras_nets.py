@@ -1,4 +1,4 @@
-"""The networks of the works in Keras, with its own layers."""
+"""The works' networks in Keras, with its layers."""
 
 import keras
 from keras import layers
@@ -38,7 +38,7 @@ def conv(weights):
 
 
 class Positions(layers.Layer):
-    """Adds what is learnt of each position."""
+    """Adds learnt position embeddings."""
 
     def build(self, shape):
         self.w = self.add_weight(shape=shape[1:], name="w")

@@ -1,6 +1,6 @@
-"""Tapeloop: the command that a user types, with the gin file of the work. A hook of the run notes the clock.
+"""Tapeloop: the command that a user types, with the work's gin file. A hook of the run records the times.
 
-Whatever lies between two lines of metrics is timed, input, hooks and the writing of these lines among it.
+The time between two metric lines is counted in full, with input, hooks and the writing of these lines.
 """
 
 import json
@@ -16,11 +16,11 @@ from benchmarks.peers.programs import start
 from benchmarks.peers.programs.work import SEGMENT_SECONDS
 
 TWO_REPLICAS = Path(__file__).resolve().parents[3] / "configs" / "runtime" / "mirrored.gin"
-ONE = "one-"  # how variants begin that train on one device, whatever the work
+ONE = "one-"  # prefix of variants that train on one device, whatever the work
 
 
 def main() -> None:
-    """Trains, and prints what the run has kept."""
+    """Trains, and prints what the run recorded."""
     folder, variant, seconds = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     if not (folder / "work.json").exists():
         start.main()
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def trained(gin_files: Sequence[str], bindings: Mapping[str, Any], scratch: str) -> Path:
-    """Runs the command; returns its workdir, or ends with its exit code where it failed."""
+    """Runs the command; returns its workdir, or ends with its exit code if it failed."""
     command = [
         *(sys.executable, "-m", "trainers.main", f"--workdir={scratch}/run"),
         *(f"--gin_file={path}" for path in gin_files),
@@ -60,7 +60,7 @@ def trained(gin_files: Sequence[str], bindings: Mapping[str, Any], scratch: str)
 
 
 def rates_of(clock: list[tuple[Any, ...]]) -> list[float]:
-    """Returns steps a second, by segments that last long enough; all is one segment where none does."""
+    """Returns steps a second per segment that lasts long enough; one segment of everything if none does."""
     segments = [clock[0]]
     for step, now in clock[1:]:
         if now - segments[-1][1] >= SEGMENT_SECONDS:

@@ -1,4 +1,4 @@
-"""From a command to its first finished step, as `benchmarks.start` times it: the second time, with modules compiled."""
+"""Time from a command to its first finished step, as in `benchmarks.start`: the second run, with cached bytecode."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from benchmarks.start import ours, theirs
 
 
 def main() -> None:
-    """Starts a script of Keras by this Python, or Tapeloop with a way to compile; prints how often a second that is."""
+    """Starts a Keras script with this Python, or Tapeloop with a compile setting; prints the inverse of the seconds."""
     variant, environment = sys.argv[2], {**os.environ, "PYTHONPYCACHEPREFIX": str(FOLDER / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [] if variant == "default" else [f"--gin_param=Trainer.compile = {variant!r}"]

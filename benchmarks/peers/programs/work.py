@@ -1,7 +1,7 @@
-"""What each program is given, and how it is timed. It imports NumPy alone: any peer's environment has that.
+"""Input and timing of each program. Imports NumPy alone, which every peer's environment has.
 
-A program is called with the folder of a work, one of its variants, and for how many seconds to train. It takes the
-steps by which losses are compared, then trains on for so long, and prints what it found as JSON, on its last line.
+A program's arguments are the work's folder, one of its variants, and the seconds to train. It takes the steps whose
+losses are compared, trains on for that time, and prints its results as JSON on its last line.
 """
 
 import json
@@ -26,11 +26,11 @@ class Work:
         said = json.loads((folder / "work.json").read_text())
         self.name, self.batch = said["name"], said["batch"]
         self.chunk, self.log, self.check = said["chunk"], said["log"], said["check"]
-        with np.load(folder / "data.npz") as data:  # which has more for Tapeloop
+        with np.load(folder / "data.npz") as data:  # Tapeloop's has more
             self.data = {name: data[name] for name in READ.get(self.name, IMAGES)}
         self.weights = dict(np.load(folder / "weights.npz"))
-        self.order = np.load(folder / "order.npy")  # a multiple of `chunk` long; read over and over
-        latents = folder / "latents.npy"  # of a GAN, whose steps draw the same ones everywhere
+        self.order = np.load(folder / "order.npy")  # its length is a multiple of `chunk`; read cyclically
+        latents = folder / "latents.npy"  # a GAN's, equal for all programs
         self.latents = np.load(latents) if latents.exists() else None
 
     @property
