@@ -1,1 +1,1 @@
-"""Development commands that aren't tests: campaigns, peers, qualities, pictures, mutants."""
+"""Development commands outside the tests: fault campaigns, peers, quality, pictures, mutants."""

@@ -1,11 +1,11 @@
-"""Runs a command that runs pytest, and runs the tests that failed once more, each alone in a fresh process.
+"""Runs a pytest command, and reruns the tests that failed, each alone in a fresh process.
 
     python -m tools.gate run FOLDER -- pytest -m long tests/trainers
     python -m tools.gate report FOLDER
 
-A test that passes alone is unstable: it is listed by `report`, which fails for more than two of them. So each is mended
-at its cause, and none turns away a change that it has nothing to do with. FOLDER collects what all commands of a gate
-noted; `report` also lists the slowest tests, and the plain ones that are too slow.
+A test that passes alone is unstable. `report` lists unstable tests, and fails if there are more than two: each needs a
+fix, but rejects no unrelated change. FOLDER collects the notes of all commands of a gate; `report` also lists the
+slowest tests, and the plain ones that are too slow.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from typing import Any
 from tests.slow import SLOW
 
 MOST_UNSTABLE = 2
-MOST_AGAIN = 10  # that failed: of more, none is taken to be unstable
+MOST_AGAIN = 10  # failed tests: if there are more, none counts as unstable
 SLOWEST = 30
-PLAIN_SECONDS = 3.0  # of a processor, on the reference: what takes longer is named,
-FAR_BEYOND = 4  # and fails the gate at this multiple of it
-REFERENCE_SECONDS = 0.55  # that `_loop_seconds` takes on the reference: two cores of an AMD EPYC without AVX-512
+PLAIN_SECONDS = 3.0  # processor seconds on the reference machine: `report` names slower tests,
+FAR_BEYOND = 4  # and fails at this multiple of it
+REFERENCE_SECONDS = 0.55  # `loop_seconds` on the reference machine: two cores of an AMD EPYC without AVX-512
 TESTS_FAILED = 1  # pytest's exit code
 
 Note = Mapping[str, Any]
@@ -38,7 +38,7 @@ def run_command(command: Sequence[str], notes: Path) -> int:
 
 
 def run_alone(test: str) -> bool:
-    """Runs one test in a process of its own; returns whether it passes."""
+    """Runs one test in a fresh process; returns whether it passes."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "long or not long", test]
     return subprocess.run(command, check=False).returncode == 0
 
@@ -50,7 +50,7 @@ def run(
     run_command: Callable[[Sequence[str], Path], int] = run_command,
     run_alone: Callable[[str], bool] = run_alone,
 ) -> int:
-    """Runs a command and its failed tests once more; returns the exit code of the section."""
+    """Runs a command and reruns its failed tests; returns the exit code of the section."""
     folder.mkdir(parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(".jsonl", "notes-", folder)
     os.close(number)
@@ -68,7 +68,7 @@ def run(
 
 
 def loop_seconds() -> float:
-    """Returns what a loop of Python's takes of a processor: how fast this machine is."""
+    """Returns the processor seconds of a Python loop, as a measure of this machine's speed."""
 
     def once() -> float:
         began = time.process_time()

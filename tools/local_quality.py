@@ -1,9 +1,9 @@
-"""`python -m tools.local_quality [--seeds 0 1 2] [--param='steps = 400'] [--kept=DIR]`: what do local steps cost?
+"""`python -m tools.local_quality [--seeds 0 1 2] [--param='steps = 400'] [--kept=DIR]`: quality cost of local steps.
 
-`text_nano` is trained on four replicas by the real command, with each seed: synchronously, and by local steps with
-rates of their own (`benchmarks/notes/local_steps.md`). It prints the held-out losses, and how often the replicas met.
-The mean loss of local steps must be within two hundredths of the synchronous one. All of it takes half an hour on two
-idle cores: runs stay in `--kept`, and resume when the command is called again.
+Trains `text_nano` on four replicas with the real command for each seed: synchronously, and with local steps at separate
+learning rates (`benchmarks/notes/local_steps.md`). Prints both held-out losses and the number of averages. The mean
+loss of local steps must be within two hundredths of the synchronous one. It takes half an hour on two idle cores. Runs
+stay in `--kept`, and resume when the command is called again.
 """
 
 import argparse
@@ -28,11 +28,13 @@ STRONGER = ("outer/sgd.learning_rate = 1.0", "outer/sgd.momentum = 0.85")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains both with each seed, prints a table, and returns 1 if local steps cost more than is allowed."""
+    """Trains both with each seed, prints a table, and returns 1 if local steps cost more than allowed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument("--param", action="append", default=[], metavar="BINDING", help="a binding of gin more")
-    parser.add_argument("--kept", type=Path, metavar="DIR", help="where runs are, and go on; else they are thrown away")
+    parser.add_argument("--param", action="append", default=[], metavar="BINDING", help="a further gin binding")
+    parser.add_argument(
+        "--kept", type=Path, metavar="DIR", help="keeps runs there and resumes them; default: deletes them"
+    )
     flags = parser.parse_args(arguments)
     table = Table("seed", "synchronous: loss", "met", "local: loss", "met", "ratio")
     found = []
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(files: Sequence[str], seed: int, params: Sequence[str], workdir: Path) -> tuple[float, int]:
-    """Returns the held-out loss in the end, and how often the replicas met."""
+    """Returns the final held-out loss, and how often the replicas were averaged."""
     bindings = [f"Experiment.seed = {seed}", f"mirrored.replicas = {REPLICAS}", "Trainer.hooks = []", *params]
     configs = [f"--gin_file={CONFIGS / name}.gin" for name in files]
     flags = [*configs, *(f"--gin_param={text}" for text in bindings), f"--workdir={workdir}"]

@@ -1,8 +1,8 @@
-"""`python -m tools.quality [--configs NAME ...] [--seeds 0 1 2] [--onednn 0 1]`: how good do configurations become?
+"""`python -m tools.quality [--configs NAME ...] [--seeds 0 1 2] [--onednn 0 1]`: measures what configurations reach.
 
-Each is trained by the real command, once for each seed, with TensorFlow's own choice of kernels or, by `--onednn`, with
-those of Eigen (0) or of oneDNN (1). The worst of its figures must reach what is promised. All take an hour or so on two
-cores; what is over is printed at once.
+Trains each with the real command, once per seed, with TensorFlow's default kernels or, with `--onednn`, those of Eigen
+(0) or oneDNN (1). The worst metrics must reach the target. All configurations take about an hour on two cores; each is
+printed as it ends.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from rich.table import Table
 from tests.commands import CONFIGS, run
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"  # read by TensorFlow as it is imported
-OWN_CHOICE = "default"  # TensorFlow's, by the processor
+OWN_CHOICE = "default"  # TensorFlow's choice, by processor
 
 
 class Target(NamedTuple):
-    """What a figure must be."""
+    """The bound that a metric must reach."""
 
     holds: Callable[[float, float], bool]
     bound: float
@@ -47,15 +47,15 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
     "digits_pix2pix": TRANSLATED,
     "digits_ddpm": DIGITS,
     "digits_simclr": {"probe/accuracy": Target(operator.ge, 0.95), "probe/few_gain": Target(operator.ge, 0.05)},
-    # Nats an image. Pixels that are binomial by themselves reach -252, of any distribution by themselves -108.
+    # Nats an image. Independent binomial pixels reach -252, independent pixels of any distribution -108.
     "digits_vae": {"bound": Target(operator.ge, -101), "quality/coverage": Target(operator.ge, 10)},
-    "text_nano": {"loss": Target(operator.le, 1.45)},  # nats a byte of documentation that it hasn't seen
+    "text_nano": {"loss": Target(operator.le, 1.45)},  # nats a byte of unseen documentation
     "text_markov": {"loss": Target(operator.le, 1.02 * 1.491)},  # of which 1.491 nats are the chain's own entropy
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, prints a table, and returns 1 if anything falls short."""
+    """Trains, prints a table, and returns 1 if anything misses its target."""
     flags = _parse(sys.argv[1:] if arguments is None else arguments)
     seeds = [f"seed {seed}" for seed in flags.seeds]
     table = Table("configuration", "oneDNN", "figure", "target", *seeds, "mean", "worst", "holds")
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(name: str, seed: int, onednn: str) -> dict[str, float]:
-    """The figures at the end of one run, and the seconds that it took."""
+    """Returns the final metrics of one run, and its seconds."""
     os.environ.pop(ONEDNN, None)
     if onednn != OWN_CHOICE:
         os.environ[ONEDNN] = onednn
@@ -95,7 +95,7 @@ def train(name: str, seed: int, onednn: str) -> dict[str, float]:
 
 
 def missed_targets(found: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
-    """What isn't as promised, a line each."""
+    """Returns a line for each missed target."""
     missed = [
         f"{name}: `{figure}` is {figures[figure]:.3g}, not {target.holds.__name__} {target.bound:g}"
         for name, runs in found.items()

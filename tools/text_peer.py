@@ -1,7 +1,7 @@
-"""`python -m tools.text_peer [--seeds 0 1 2] [--param='steps = 100']`: `text_nano` beside the same model in Flax.
+"""`python -m tools.text_peer [--seeds 0 1 2] [--param='steps = 100']`: compares `text_nano` with Flax.
 
-Ours is trained by the real command; the peer on the same batches, by Optax, from random numbers of its own. The means
-of their held-out losses must not lie further apart than what seeds alone do. It takes an hour or so on two cores.
+Tapeloop's model trains with the real command, the peer on the same batches with Optax, from its own random weights. The
+means of their held-out losses must differ by no more than the seeds' spread. It takes about an hour on two cores.
 """
 
 import argparse
@@ -36,10 +36,10 @@ CHUNK = 50  # steps of input made at a time
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains both with each seed, prints a table, and returns 1 if they differ by more than seeds do."""
+    """Trains both with each seed, prints a table, and returns 1 if they differ by more than the seeds' spread."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument("--param", action="append", default=[], metavar="BINDING", help="a binding of gin more")
+    parser.add_argument("--param", action="append", default=[], metavar="BINDING", help="a further gin binding")
     flags = parser.parse_args(arguments)
     settings = {b.name: b.value for b in read([str(CONFIG)], flags.param, search=[CHECKOUT]).bindings}
     table = Table("seed", "ours: loss", "seconds", "Flax: loss", "seconds")
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train_ours(seed: int, params: Sequence[str]) -> tuple[float, float]:
-    """Returns the held-out loss in the end, and the seconds that it took."""
+    """Returns the final held-out loss, and the seconds."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         bindings = [f"--gin_param={text}" for text in [f"Experiment.seed = {seed}", "Trainer.hooks = []", *params]]
@@ -72,7 +72,7 @@ def train_ours(seed: int, params: Sequence[str]) -> tuple[float, float]:
 
 
 def train_flax(seed: int, settings: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns the same of the peer."""
+    """Returns the same for the peer."""
     began = time.monotonic()
     context, steps, rows = settings["context"], settings["steps"], settings["Trainer.global_batch_size"]
     names = ("vocabulary", "num_layers", "size", "num_heads", "dropout")
@@ -109,7 +109,7 @@ def train_flax(seed: int, settings: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def batches(context: int, rows: int, seed: int):
-    """Yields what a run of ours with this seed reads, step by step."""
+    """Yields the batches of Tapeloop's run with this seed."""
     chunks = train_chunks(
         topics("train", context), global_batch_size=rows, microbatches=1, chunk_steps=CHUNK, seed=seed
     )
@@ -119,7 +119,7 @@ def batches(context: int, rows: int, seed: int):
 
 @functools.cache
 def held_out(context: int):
-    """Returns all windows that nothing is trained on, a hundred at a time."""
+    """Returns all held-out windows, a hundred at a time."""
     source = topics("test", context)
     parts = np.array_split(np.arange(len(source)), -(-len(source) // 100))
     rows = [source.gather(part) for part in parts]

@@ -1,1 +1,1 @@
-"""Opens pages in a browser, light and dark, wide and narrow, and checks what readers see."""
+"""Opens pages in a browser, light and dark, wide and narrow, and checks what is displayed."""

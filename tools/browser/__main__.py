@@ -1,11 +1,10 @@
-"""`python -m tools.browser [--shots=DIR]`: what do readers see?
+"""`python -m tools.browser [--shots=DIR]`: checks reports, TensorBoard and docs pages in Chromium.
 
-It needs `pip install -e '.[browser,docs]'` and Debian's Chromium, in which it opens what the commands write: the report
-in a light and a dark system, on a wide and on a narrow screen, where it may ask for nothing but itself, all texts must
-stand out from their ground (WCAG 2: 4.5, lines 3), be whole, and lie on no others; likewise the pages of `docs/`, built
-as a site; and TensorBoard, without the internet, before a run of each configuration that trains here. Report and
-TensorBoard have to show the figures of the runs. Pages and events with planted faults come first: each fault must be
-found.
+It needs `pip install -e '.[browser,docs]'` and Debian's Chromium. It opens the report and the site of `docs/` in light
+and dark mode, on a wide and a narrow screen. A page may request only itself. Each text must have enough contrast (WCAG
+2: 4.5, lines 3), be complete, and overlap no other text. TensorBoard opens offline on a run of each configuration that
+trains here. Report and TensorBoard have to show the runs' metrics. Pages and events with planted faults come first: the
+checks must find each fault.
 """
 
 import argparse
@@ -21,9 +20,9 @@ from tools.browser.look import browser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints what is wrong; returns 1 if anything is, and 2 where nothing can be looked at."""
+    """Prints the problems; returns 1 if there are any, and 2 if no page can be opened."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--shots", type=Path, metavar="DIR", help="a folder for pictures of what was looked at")
+    parser.add_argument("--shots", type=Path, metavar="DIR", help="a folder for screenshots")
     flags = parser.parse_args(arguments)
     chromium = shutil.which("chromium")
     if chromium is None or not all(map(importlib.util.find_spec, ("playwright", "mkdocs"))):

@@ -1,4 +1,4 @@
-"""`tensorboard` as a reader starts and sees it, from the folder that runs lie in, without the internet."""
+"""TensorBoard as users start and see it, in the folder of their runs, offline."""
 
 import contextlib
 import json
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
 
 SEES = Path(__file__).with_name("board.js").read_text().rstrip()
-SETTINGS = """localStorage.setItem("_tb_global_settings", '{"paginationSize": 1000}')"""  # all cards on one page
-WIDE, TALL = 1400, 12_000  # pixels: cards that aren't in sight are empty
+SETTINGS = """localStorage.setItem("_tb_global_settings", '{"paginationSize": 1000}')"""  # puts all cards on one page
+WIDE, TALL = 1400, 12_000  # pixels: a card outside the screen stays empty
 SCALE = 0.5  # of a picture's dots, which all have to be drawn
-STILL_SECONDS = 10  # after which what hasn't come won't
+STILL_SECONDS = 10  # seconds after which a missing element counts as absent
 START_SECONDS = 120
 
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Starts `tensorboard --logdir=FOLDER` on a free port of this machine, and yields its address once all is read."""
+    """Starts `tensorboard --logdir=FOLDER` on a free local port, and yields its address once everything is loaded."""
     command = [sys.executable, "-m", "tensorboard.main", f"--logdir={folder}", "--host=127.0.0.1", "--port=0"]
     log = folder.parent / f"{folder.name}.tensorboard.log"
     with log.open("wb") as output:
@@ -40,7 +40,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def _loaded(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Waits for an address, and until what is read doesn't grow any more."""
+    """Waits for an address, and until the loaded data stops growing."""
     until = time.monotonic() + START_SECONDS
     before: Any = None
     while time.monotonic() < until and process.poll() is None:
@@ -56,7 +56,7 @@ def _loaded(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 @contextlib.contextmanager
 def opened(chromium: "Browser", faults: list[str]) -> Iterator["Page"]:
-    """Opens an empty page that notes what it asks for beyond this machine, and what fails in it."""
+    """Opens an empty page that records requests beyond this machine, and errors."""
     context = chromium.new_context(viewport={"width": WIDE, "height": TALL}, device_scale_factor=SCALE)
     context.add_init_script(SETTINGS)
     page = context.new_page()
@@ -74,13 +74,13 @@ def opened(chromium: "Browser", faults: list[str]) -> Iterator["Page"]:
 
 
 def see(page: "Page", address: str, what: str, complain: Callable[[Any], list[str]]) -> list[str]:
-    """Opens an address and returns what is to be said against it: once nothing is, or nothing changes any more."""
+    """Opens an address and returns its problems, once there are none or they no longer change."""
     page.goto(address)
     return _patiently(page, what, complain)
 
 
 def see_all_figures(page: "Page", complain: Callable[[Any], list[str]]) -> list[str]:
-    """Has HParams show every figure, which by itself it doesn't, and returns what is to be said against the table."""
+    """Makes HParams show every metric, which it doesn't by default, and returns the table's problems."""
     page.evaluate(f"{SEES}.choose()")
     return _patiently(page, "trials", complain)
 
@@ -98,16 +98,16 @@ def _patiently(page: "Page", what: str, complain: Callable[[Any], list[str]]) ->
 
 
 def address_of_cards(address: str, run: str) -> str:
-    """Returns where Time Series shows all of one run."""
+    """Returns the address of one run's Time Series."""
     pattern = urllib.parse.quote(f"^{re.escape(run)}/")
     return f"{address}?runFilter={pattern}&tagFilter=.&forceSVG=true#timeseries"
 
 
 def address_of_texts(address: str) -> str:
-    """Returns where Text shows all; without the folders of figures, for of more than 40 folders it chooses none."""
+    """Returns the address of Text; without metric folders, because it selects nothing if there are more than 40."""
     return f"{address}?texts#text&regexInput=(events|samples)$"
 
 
 def address_of_trials(address: str) -> str:
-    """Returns where HParams is."""
+    """Returns the address of HParams."""
     return f"{address}?trials#hparams"

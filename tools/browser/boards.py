@@ -1,4 +1,4 @@
-"""TensorBoard before real runs of each configuration that trains here: is all there that they have left, and true?"""
+"""Checks that TensorBoard shows everything that real runs of each trainable configuration wrote."""
 
 import fnmatch
 import json
@@ -16,7 +16,7 @@ PICTURES = {"SampleGrid": "samples", "Reconstructions": "reconstructions", "Tran
 
 
 def faults(chromium: "Browser", runs: Path, shots: Path | None) -> Iterator[str]:
-    """Yields a sentence for each thing of these runs that TensorBoard doesn't show as it is."""
+    """Yields a sentence for each thing of these runs that TensorBoard shows wrongly."""
     said, all_runs = list[str](), sorted(runs.iterdir())
     with board.serving(runs) as address, board.opened(chromium, said) as page:
         for run in all_runs:
@@ -31,7 +31,7 @@ def faults(chromium: "Browser", runs: Path, shots: Path | None) -> Iterator[str]
 
 
 def _shoot(page: "Page", shots: Path | None, what: str) -> None:
-    """Takes a picture of what fits on a screen."""
+    """Takes a screenshot of one screen."""
     if shots:
         page.set_viewport_size({"width": board.WIDE, "height": 1000})
         page.wait_for_timeout(500)
@@ -40,7 +40,7 @@ def _shoot(page: "Page", shots: Path | None, what: str) -> None:
 
 
 def figures(run: Path) -> dict[str, dict[str, float]]:
-    """Returns the last values of a run's figures: by name, then by split."""
+    """Returns the last values of a run's metrics: by name, then by split."""
     found: dict[str, dict[str, float]] = {}
     for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
         for name in line.keys() - {"step", "split"}:
@@ -49,7 +49,7 @@ def figures(run: Path) -> dict[str, dict[str, float]]:
 
 
 def _of_cards(run: Path, cards: list[dict[str, Any]]) -> list[str]:
-    """Compares the cards of Time Series with what the run has left."""
+    """Compares the cards of Time Series with the run's events."""
     said: list[str] = []
     shown: dict[str, dict[str, Any]] = {"scalar": {}, "image": {}, "histogram": {}}
     for card in cards:
@@ -75,7 +75,7 @@ def _of_cards(run: Path, cards: list[dict[str, Any]]) -> list[str]:
 
 
 def _of_texts(runs: Sequence[Path], texts: list[list[str]]) -> list[str]:
-    """Compares Text with the configurations, and looks for what the runs have written."""
+    """Compares Text with the configurations, and looks for the texts that the runs wrote."""
     said: list[str] = []
     shown = {(run, tag): rest for tag, run, *rest in texts}
     for run in runs:
@@ -89,7 +89,7 @@ def _of_texts(runs: Sequence[Path], texts: list[list[str]]) -> list[str]:
 
 
 def _of_trials(runs: Sequence[Path], table: list[list[str]]) -> list[str]:
-    """Compares the rows of HParams with the final figures of the runs."""
+    """Compares the rows of HParams with the final metrics of the runs."""
     said: list[str] = []
     head, *rows = table or [[]]
     told = {row[0].rpartition("/")[2]: dict(zip(head, row, strict=False)) for row in rows if row}
@@ -106,14 +106,14 @@ def _of_trials(runs: Sequence[Path], table: list[list[str]]) -> list[str]:
 
 
 def _weights(run: Path) -> list[str]:
-    """Returns the variables that have histograms, by the newest checkpoint."""
+    """Returns the variables that have histograms, from the newest checkpoint."""
     manifest = max(run.glob("checkpoints/*/manifest.json"))
     names = [name.partition("/")[2] for name in json.loads(manifest.read_text())["variables"] if name[:5] == "task/"]
     return fnmatch.filter(names, shipped.HISTOGRAMS)
 
 
 def _is_told(value: float, said: str) -> bool:
-    """Tells whether a number is shown, to four places at least."""
+    """Tells whether the page shows a number, to four places at least."""
     try:
         shown = float(said.replace(",", ""))
     except ValueError:

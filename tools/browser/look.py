@@ -1,4 +1,4 @@
-"""Looks at a page as readers do: in a light and a dark system, on a wide and on a narrow screen."""
+"""Opens a page in light and dark mode, on a wide and a narrow screen."""
 
 import contextlib
 import itertools
@@ -17,10 +17,10 @@ SCREENS = {"wide": (1400, 900), "narrow": (360, 740)}
 
 @contextlib.contextmanager
 def browser(executable: str) -> Iterator["Browser"]:
-    """Starts Chromium, which is ended behind it."""
+    """Starts Chromium, and ends it afterwards."""
     from playwright.sync_api import sync_playwright
 
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # with a sandbox Chromium refuses to run as root
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to run its sandbox as root
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=executable, args=sandbox)
         try:
@@ -32,9 +32,9 @@ def browser(executable: str) -> Iterator["Browser"]:
 def views(
     chromium: "Browser", address: str, *, own: str | None = None, within: str = "body"
 ) -> Iterator[tuple[str, "Page", list[str]]]:
-    """Opens an address in each system and on each screen; yields the view's name, the page, and what is wrong with it.
+    """Opens an address in each mode and on each screen; yields the view's name, the page, and its problems.
 
-    The page may ask for what begins with `own`, which is itself if left out. What `within` selects is looked at.
+    The page may request addresses that begin with `own`, by default itself. `within` selects what is checked.
     """
     for scheme, (screen, (width, height)) in itertools.product(SCHEMES, SCREENS.items()):
         context = chromium.new_context(
@@ -50,7 +50,7 @@ def views(
 
 
 def _note(page: "Page", own: str, faults: list[str]) -> None:
-    """Notes all that the page asks for beyond its own, and what the browser says against it."""
+    """Records requests to foreign addresses, and the browser's errors."""
 
     def asked(request: "Request") -> None:
         if not request.url.startswith((own, "data:", "blob:")):

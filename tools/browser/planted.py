@@ -1,4 +1,4 @@
-"""Pages with one fault each, which the looking must find: else it would find nothing in other pages either."""
+"""Pages with one fault each, which the checks must find."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>a page</title><style>
 :root {{ color-scheme: light dark }} body {{ margin: 0; background: Canvas; color: CanvasText }}
 </style></head><body><p>All is well.</p>{fault}</body></html>"""
-FAULTS = {  # what is in the page, and what is said of it
+FAULTS = {  # the page's body, and what the checks report
     '<p style="width: 2000px">wide</p>': "pixels wide, where there are",
     '<p style="color: #808080; background: #909090">faint</p>': '"faint" at a contrast of',
     '<p style="opacity: 0.2">pale</p>': '"pale" at a contrast of',
@@ -31,7 +31,7 @@ FAULTS = {  # what is in the page, and what is said of it
 
 
 def unseen(chromium: "Browser", folder: Path) -> Iterator[str]:
-    """Yields a sentence for each planted fault that isn't found, and for all that is found where there is none."""
+    """Yields a sentence for each planted fault that isn't found, and for each false report."""
     path = folder / "planted.html"
     for fault, said in {**FAULTS, "": None}.items():
         path.write_text(PAGE.format(fault=fault))

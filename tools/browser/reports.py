@@ -1,4 +1,4 @@
-"""The page that `python -m trainers.report` writes about real runs, beside one whose words are hostile."""
+"""The page of `python -m trainers.report` about real runs, and one with hostile texts."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ WITH_SAMPLES = ("digits_vae", "text_nano")
 
 
 def made(folder: Path, shipped: Path) -> Path:
-    """Trains by the real command, and returns a page about that, and about runs that have left pictures and texts."""
+    """Trains with the real command; returns a page about that run, and one about runs that wrote pictures and texts."""
     runs = folder / "runs"
     for name, bindings in RUNS.items():
         flags = [f"--gin_param={text}" for text in (*SHORT, *bindings)]
@@ -37,7 +37,7 @@ def made(folder: Path, shipped: Path) -> Path:
     for name in WITH_SAMPLES:
         shutil.copytree(shipped / name, runs / name)
     broken = write_run(runs / ("a_name_without_a_place_to_break" * 6), exit_code=3, reason="<b>broken</b> " + "w" * 200)
-    with (broken / "metrics.jsonl").open("a") as file:  # labels as long as they come
+    with (broken / "metrics.jsonl").open("a") as file:  # labels of extreme length
         file.write(
             '{"step": 10, "split": "train", "far": -1.05e-38}\n{"step": 1000000, "split": "train", "far": -1e38}\n'
         )
@@ -50,7 +50,7 @@ def made(folder: Path, shipped: Path) -> Path:
 
 
 def faults(chromium: "Browser", folder: Path, shipped: Path, shots: Path | None) -> Iterator[str]:
-    """Yields a sentence for each thing that is wrong in some view."""
+    """Yields a sentence for each fault in some view."""
     path = made(folder, shipped)
     for view, page, wrong in views(chromium, path.as_uri()):
         if shots:
@@ -59,7 +59,7 @@ def faults(chromium: "Browser", folder: Path, shipped: Path, shots: Path | None)
 
 
 def _untrue(page: "Page", run: Path) -> Iterator[str]:
-    """Compares what a reader sees with what the run has written."""
+    """Compares the displayed values with those that the run wrote."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     seen = page.locator("body").inner_text()
     last = [line for line in lines if line["split"] == "eval"][-1]

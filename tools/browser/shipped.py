@@ -1,4 +1,4 @@
-"""Short runs of every configuration that trains here, by the real command: what pages are to show is what they left."""
+"""Short runs of every configuration that trains here, with the real command, for the pages to show."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +10,11 @@ from tools.invariance.subjects import CHANGES, config_names
 from trainers.gin_audit.audit import read
 from trainers.gin_audit.statements import text
 
-NOT_HERE = {"text_70b"}  # no machine of ours holds it
+NOT_HERE = {"text_70b"}  # too large for the project's machines
 DATA = {"mnist_linear": "mnist.directory", "mnist_mlp": "mnist.directory", "cyclegan": "directory"}
 STEPS = 20
-HISTOGRAMS = "*[!1-9]/w"  # some of the weights, of each configuration one at least
-SMALLER = {  # than what `CHANGES` has made small
+HISTOGRAMS = "*[!1-9]/w"  # some of the weights, at least one of each configuration
+SMALLER = {  # smaller still than in `CHANGES`
     "digits_ddpm": {"Ddpm.channels": 8, "Ddpm.sample_steps": 2},
     "text_nano": {"context": 32},
     "text_small": {"Trainer.microbatches": 1},
@@ -35,11 +35,11 @@ def names() -> list[str]:
 
 
 def train(name: str, runs: Path) -> None:
-    """Leaves a run of a configuration in the folder of its name, with histograms beside what its own hooks leave."""
+    """Trains a configuration into the folder of its name, with histograms in addition to its own hooks."""
     path = CONFIGS / f"{name}.gin"
     bound = {b.name: b.value for b in read([str(path)], [], search=[CHECKOUT]).bindings}
     bindings: dict[str, object] = {key: STEPS // 2 for key in bound if key.endswith(".every")}
-    bindings |= {"Quality.every": STEPS} if "Quality.every" in bound else {}  # it trains a judge, and has many made
+    bindings |= {"Quality.every": STEPS} if "Quality.every" in bound else {}  # trains a classifier of many samples
     bindings |= SHORT | SMALLER.get(name, {}) | _data(name, runs.parent / "data")
     hooks = [text(hook) for hook in bound.get("Trainer.hooks", [])]
     bindings |= {"Histograms.every": STEPS, "Histograms.paths": [HISTOGRAMS]}
@@ -52,7 +52,7 @@ def train(name: str, runs: Path) -> None:
 
 
 def _data(name: str, folder: Path) -> Mapping[str, str]:
-    """Writes what a user would download, and returns the binding that says where."""
+    """Writes the data that a user would download, and returns the binding of its folder."""
     if name not in DATA:
         return {}
     place = folder / name

@@ -1,4 +1,4 @@
-"""The pages of `docs/` as a site: built as `mkdocs.yml` says, served, and each page of it opened."""
+"""The site of `docs/`: built from `mkdocs.yml`, served, and each of its pages opened."""
 
 import contextlib
 import functools
@@ -16,12 +16,12 @@ from tools.browser.look import views
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-ALIKE = ("index", "core.layers", "trainers")  # of the reference, whose pages are all made in one way
-SOUGHT = "accumulation"  # stands on several pages
+ALIKE = ("index", "core.layers", "trainers")  # of the reference, whose pages all share one template
+SOUGHT = "accumulation"  # occurs on several pages
 
 
 def built(folder: Path) -> Path:
-    """Builds the site, in which no link may lead nowhere; returns where it is."""
+    """Builds the site, in strict mode: every link must resolve; returns its folder."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder / 'site'}"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -31,12 +31,12 @@ def built(folder: Path) -> Path:
 
 class _Quietly(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing of what is asked for."""
+        """Logs no requests."""
 
 
 @contextlib.contextmanager
 def serving(site: Path) -> Iterator[str]:
-    """Serves a folder on a free port of this machine, and yields its address."""
+    """Serves a folder on a free local port, and yields its address."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quietly, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -44,7 +44,7 @@ def serving(site: Path) -> Iterator[str]:
 
 
 def faults(chromium: "Browser", folder: Path, shots: Path | None) -> Iterator[str]:
-    """Yields a sentence for each thing that is wrong with some page in some view."""
+    """Yields a sentence for each fault of some page in some view."""
     site = built(folder)
     with serving(site) as address:
         names = sorted(path.relative_to(site) for path in site.rglob("*.html"))
@@ -60,11 +60,11 @@ def faults(chromium: "Browser", folder: Path, shots: Path | None) -> Iterator[st
 
 
 def _search(page: "Page") -> list[str]:
-    """Seeks a word as a reader does."""
+    """Searches for a word as a reader does."""
     page.get_by_placeholder("Search").click()
     page.keyboard.type(SOUGHT)
     try:
         page.locator(".md-search-result__item").nth(2).wait_for(timeout=20_000)
-    except Exception as error:  # of whatever browser drives it
+    except Exception as error:  # of the browser's driver
         return [f"finds too little where one seeks `{SOUGHT}`: {error}"]
     return []

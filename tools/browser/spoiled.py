@@ -1,4 +1,4 @@
-"""Runs whose events are spoiled, which the looking at TensorBoard must find: else it would find nothing in others."""
+"""Runs with corrupted events, whose faults the TensorBoard checks must find."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Fault(NamedTuple):
-    """What is done to the values of a tag, and what is to be said of it."""
+    """A change to a tag's values, and the report that it must cause."""
 
     split: str
     tag: str
@@ -76,7 +76,7 @@ def unseen(chromium: "Browser", runs: Path, folder: Path) -> Iterator[str]:
 
 
 def _spoil(events: Path, fault: Fault) -> None:
-    """Writes the events of a folder again, with the fault in them."""
+    """Rewrites the events of a folder with the fault in them."""
     for path in events.glob("events.*"):
         kept = [Event.FromString(record) for record in RawEventFileLoader(str(path)).Load()]
         writer = RecordWriter(path.open("wb"))

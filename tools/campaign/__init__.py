@@ -1,1 +1,1 @@
-"""Kills, signals, damages and starves the real command: nothing may be lost, nothing may hang."""
+"""Kills, signals, damages and starves the real command: nothing may be lost or hang."""

@@ -1,8 +1,8 @@
-"""`python -m tools.campaign [--seed=N] [--parts kills damage ...] [--short]`: what can't be broken, tried out.
+"""`python -m tools.campaign [--seed=N] [--parts kills damage ...] [--short]`: tests recovery from faults.
 
-One small run, through the real command, is killed, stopped, damaged and starved in every way that the parts name, and
-must end in the bits of the one that nothing disturbed. Prints a table; fails on anything lost, a traceback, a hang or
-a wrong exit code, each with the command that repeats it. All takes 25 minutes or so on two cores.
+One small run with the real command is killed, stopped, damaged and starved in every way that the parts name. It must
+end with the same bits as an undisturbed run. Prints a table; fails on lost data, a traceback, a hang or a wrong exit
+code, and prints the command that repeats it. All parts take about 25 minutes on two cores.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from tools.campaign.lab import Bench, Case, HungError, Lab
 from tools.campaign.report import Tally, print_table
 
 PARTS = ("kills", "signals", "damage", "room", "nan", "mutants", "workers", "served")
-LEAST = {"kills": 200, "mutants": 2000}  # trials, below which the whole form is none
+LEAST = {"kills": 200, "mutants": 2000}  # trials: the full campaign must run at least as many
 PROGRESS_SECONDS = 20.0
 TOGETHER = 2  # cases
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tries all out, prints what came of it, and returns 1 if anything failed."""
+    """Runs the parts, prints the table, and returns 1 if anything failed."""
     flags = _parse(sys.argv[1:] if arguments is None else arguments)
     let_children_hear()
     began = time.monotonic()
@@ -71,7 +71,7 @@ def run_part(lab: Lab, part: str, only: str) -> Tally:
 
 
 def run_case(lab: Lab, part: str, case: Case, tally: Tally) -> None:
-    """Runs one case; whatever goes wrong in it is a failure of this case, and the others go on."""
+    """Runs one case; an exception in it counts as a failure of this case alone."""
     short = " --short" if lab.short else ""
     repeat = f"python -m tools.campaign --seed={lab.seed} --parts {part} --only='{case.name}'{short}"
     bench = Bench(lab, case, tally, repeat)

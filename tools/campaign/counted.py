@@ -1,7 +1,7 @@
-"""The run that is put to the test in asynchronous training: it counts its steps, so that one too many or too few shows.
+"""The asynchronous run under test: it counts its steps, so that a lost or repeated one shows.
 
-The gradient of each weight is one, and SGD goes up by one a step: a weight is the number of steps that were applied.
-Each example bears a bit of its own; in as many steps as an epoch has, their mean is that of all, or one was left out.
+The gradient of each weight is one, and SGD adds one a step: a weight is the number of steps that were applied. Each
+example holds one distinct bit. Over an epoch's steps, their mean equals that of all examples, unless one was skipped.
 """
 
 import json
@@ -71,7 +71,7 @@ class Told(Hook):
         return {}
 '''
 
-STEPS, EVERY, MORE = 200, 20, 20  # MORE: that a run on one device takes on top
+STEPS, EVERY, MORE = 200, 20, 20  # MORE: further steps that a run on one device takes
 MEAN = (2**20 - 1) / 20  # of all examples; 20 steps of 4 examples are 4 epochs
 GIN = f"""
 import counted
@@ -89,14 +89,14 @@ Told.every = {EVERY}
 
 
 def write(folder: Path) -> None:
-    """Writes the experiment into a new folder; the run's own is `run` below it."""
+    """Writes the experiment into a new folder, with the run in `run` below it."""
     folder.mkdir(parents=True)
     (folder / "counted.py").write_text(MODULE)
     (folder / "counted.gin").write_text(GIN)
 
 
 def miscounts(workdir: Path, steps: int) -> list[str]:
-    """Lists what in a finished workdir says another number of steps than were to be taken."""
+    """Lists the places in a finished workdir with a wrong number of steps."""
     import tensorflow as tf
 
     saved = workdir / "checkpoints" / f"step-{steps:09}"

@@ -1,7 +1,7 @@
-"""Each file of a killed run's workdir truncated, flipped, emptied, deleted, exchanged, unreadable; then it goes on.
+"""Resumes after damage to each file of a killed run: truncated, flipped, emptied, deleted, swapped, unreadable.
 
-It goes on from a good checkpoint to the same bits, or says in one paragraph what it can't read (5; 2 for what isn't a
-checkpoint's). Once the damage is undone, the same command ends in the same bits all the same.
+The run resumes from a good checkpoint to the same bits, or names the file that it can't read (exit code 5; 2 for a file
+outside checkpoints). Once the damage is undone, the same command ends with the same bits.
 """
 
 import os
@@ -16,7 +16,7 @@ from core.errors import CheckpointError, ConfigurationError
 from tools.campaign import subject
 from tools.campaign.lab import Bench, Case, Lab
 
-KILLED_AT = "open checkpoints/.tmp-step-000000030/manifest.json #1"  # with two whole checkpoints and half a third
+KILLED_AT = "open checkpoints/.tmp-step-000000030/manifest.json #1"  # with two complete checkpoints and half a third
 
 
 def cases(lab: Lab) -> Iterator[Case]:
@@ -37,12 +37,12 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def _write_result(lab: Lab, template: Path) -> None:
-    """Puts a `result.json` there, which a run that was killed has none of: whoever finds it mustn't stumble over it."""
+    """Writes a `result.json`, which a killed run lacks: the resumed run must cope with it."""
     shutil.copy(lab.whole / "run" / "result.json", template / "run")
 
 
 def damaged(bench: Bench, template: Path, name: str, damage: Callable[[Path, Random], None]) -> None:
-    """Damages one file, and lets the run go on; then puts it back, where the run was refused."""
+    """Damages one file and resumes; restores the file if the run was refused."""
     folder = bench.new(template)
     victim = folder / "run" / name
     damage(victim, bench.chance)
@@ -65,7 +65,7 @@ def damaged(bench: Bench, template: Path, name: str, damage: Callable[[Path, Ran
         if name == "result.json" and not (victim.is_file() and not victim.is_symlink()):
             bench.fail("ended with 0, and left no `result.json`")
             return
-        if name != "result.json" and os.path.lexists(victim) and not victim.is_file():  # it may stay there, unused
+        if name != "result.json" and os.path.lexists(victim) and not victim.is_file():  # it may stay, unused
             _remove(victim)
             shutil.copy(template / "run" / name, victim)
         if victim.is_file():
@@ -100,7 +100,7 @@ def delete(path: Path, chance: Random) -> None:
 
 
 def take_anothers(path: Path, chance: Random) -> None:
-    """Gives it what another file of the workdir holds, the same file of another checkpoint if there is one."""
+    """Replaces its content with another file's: the same file of another checkpoint if there is one."""
     root = next(parent for parent in path.parents if parent.name == "run")
     others = sorted(found for found in root.rglob("*") if found.is_file() and found != path)
     other = chance.choice([found for found in others if found.name == path.name] or others)
@@ -108,7 +108,7 @@ def take_anothers(path: Path, chance: Random) -> None:
 
 
 def lose_rights(path: Path, chance: Random) -> None:
-    """Lets nobody read or write it; whoever may do so all the same gives that right up before the run."""
+    """Removes read and write permission; a user who may read it anyway (root) drops that right before the run."""
     path.chmod(0)
 
 
@@ -123,7 +123,7 @@ def become_pipe(path: Path, chance: Random) -> None:
 
 
 def become_device(path: Path, chance: Random) -> None:
-    """Puts in its place what reads as nothing but zeros, without an end."""
+    """Replaces it with an endless device of zeros."""
     path.unlink()
     path.symlink_to("/dev/zero")
 

@@ -1,4 +1,4 @@
-"""SIGKILL before each change of the workdir, within each section, and at random; several in a row for one run."""
+"""SIGKILL before each change of the workdir, within each section, and at random; several in a row per run."""
 
 import signal
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 from tools.campaign import subject
 from tools.campaign.lab import Bench, Case, Lab
 
-TOGETHER = 5  # marks that one run is killed at, one after the other
-WITHIN = {  # how often a section is entered in one run, and seconds that it takes, or the first half of it
+TOGETHER = 5  # kill marks per run, one after the other
+WITHIN = {  # kills within a section per run, and the seconds that the section takes, or the first half of it
     "set-up": (1, 0.3),
     "tracing": (3, 0.3),
     "steps": (8, 0.01),
@@ -28,7 +28,7 @@ def cases(lab: Lab) -> Iterator[Case]:
     """Yields the cases; a mark is a moment of the undisturbed run."""
     chosen = lab.marks[:: 34 if lab.short else 1]
     count = -(-len(chosen) // TOGETHER)
-    for i in range(count):  # of moments far from each other, so that a run killed at one still comes to the next
+    for i in range(count):  # of distant moments, so that a run killed at one still reaches the next
         yield Case(f"before marks {i + 1} of {count}", lambda bench, at=chosen[i::count]: at_marks(bench, at), THE_END)
     for section in list(WITHIN)[:: 7 if lab.short else 1]:
         for i in range(1 if lab.short else 6):
@@ -38,7 +38,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def at_marks(bench: Bench, marks: Sequence[str]) -> None:
-    """Kills at each mark; what a run that goes on doesn't come to again waits for a new one."""
+    """Kills at each mark; marks that a resumed run doesn't reach again need a new run."""
     left = list(marks)
     while left:
         folder, before = bench.new(), len(left)
@@ -52,7 +52,7 @@ def at_marks(bench: Bench, marks: Sequence[str]) -> None:
 
 
 def within(bench: Bench, section: str) -> None:
-    """Kills some time after a section began, where TensorFlow's C++ computes and writes."""
+    """Kills some time after a section began, while TensorFlow's C++ computes and writes."""
     folder = bench.new()
     times, seconds = WITHIN[section]
     for _ in range(2 if bench.lab.short else 4):
@@ -63,7 +63,7 @@ def within(bench: Bench, section: str) -> None:
 
 
 def at_random(bench: Bench) -> None:
-    """Kills at any moment, before the first section too."""
+    """Kills at any moment, even before the first section."""
     folder = bench.new()
     for _ in range(2 if bench.lab.short else 6):
         journal = _new_journal(folder)

@@ -1,4 +1,4 @@
-"""Where cases are run: a scratch folder, fork servers, the undisturbed run to compare with."""
+"""Where cases run: a scratch folder, fork servers, and the undisturbed run to compare with."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from tests.commands import Done, ForkServer
 from tools.campaign import subject
 from tools.campaign.report import Tally
 
-LIMIT = 120.0  # seconds after which a run hangs, where an undisturbed one takes about two
+LIMIT = 120.0  # seconds after which a run counts as hung; an undisturbed one takes about two
 
 
 class HungError(Exception):
@@ -28,7 +28,7 @@ class HungError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One thing to try, by a name that repeats it: its random numbers come from seed and name alone."""
+    """One thing to try; its name and the seed determine its random numbers."""
 
     name: str
     check: Callable[["Bench"], None]
@@ -36,19 +36,19 @@ class Case:
 
 
 class Lab:
-    """What all cases share."""
+    """Resources that all cases share."""
 
     def __init__(self, scratch: Path, seed: int, *, short: bool):
         self.scratch, self.seed, self.short = scratch, seed, short
         self.whole = scratch / "whole"
         self.marks: list[str] = []
-        self.seconds = 0.0  # that the undisturbed run took
+        self.seconds = 0.0  # of the undisturbed run
         self.limit = LIMIT
-        self._servers: queue.SimpleQueue[ForkServer] = queue.SimpleQueue()  # those that nobody uses now
+        self._servers: queue.SimpleQueue[ForkServer] = queue.SimpleQueue()  # those that are free
 
     @contextlib.contextmanager
     def server(self) -> Iterator[ForkServer]:
-        """Lends one that answers nobody else meanwhile; one that breaks isn't lent again."""
+        """Lends a server to one case at a time; a broken one isn't lent again."""
         try:
             server = self._servers.get_nowait()
         except queue.Empty:
@@ -71,15 +71,15 @@ class Lab:
             process.wait()
 
     def prepare(self) -> None:
-        """Makes the run that nothing disturbs, and lists its marks."""
+        """Runs the undisturbed run, and lists its marks."""
         subject.write(self.whole)
         with self.server() as server:
-            server.run("--help", cwd=self.whole, timeout=LIMIT)  # imports TensorFlow, which is no part of a run
+            server.run("--help", cwd=self.whole, timeout=LIMIT)  # imports TensorFlow, which isn't part of a run
         began = time.monotonic()
         journal = self.whole / "marks.txt"
         done = self.run(self.whole, journal=str(journal))
         self.seconds = time.monotonic() - began
-        self.limit = max(LIMIT, 20 * self.seconds)  # on a machine that has other things to do
+        self.limit = max(LIMIT, 20 * self.seconds)  # on a machine that is busy
         if done.returncode:
             raise RuntimeError(f"the undisturbed run ended with {done.returncode}:\n{done.stderr}")
         self.marks = journal.read_text().splitlines()
@@ -87,7 +87,7 @@ class Lab:
     def run(
         self, folder: Path, *flags: str, workdir: Path | None = None, limit: float | None = None, **mark: Any
     ) -> Done:
-        """Runs the subject in `folder`; raises `subprocess.TimeoutExpired` after `limit` seconds, once it is killed."""
+        """Runs the subject in `folder`; kills it after `limit` seconds and raises `subprocess.TimeoutExpired`."""
         limit = self.limit if limit is None else limit
         before = {"module": "tools.campaign.marks", "arguments": {"folder": str(workdir or folder / "run"), **mark}}
         flags = (subject.FLAG, f"--workdir={workdir or 'run'}", *flags)
@@ -96,7 +96,7 @@ class Lab:
 
 
 class Bench:
-    """What one case works with."""
+    """Tools of one case."""
 
     def __init__(self, lab: Lab, case: Case, tally: Tally, repeat: str):
         self.lab, self.case, self.tally, self.repeat = lab, case, tally, repeat
@@ -105,7 +105,7 @@ class Bench:
         self._number = 0
 
     def new(self, template: Path | None = None) -> Path:
-        """Makes a folder for one more run, like `template` if there is one."""
+        """Makes a folder for another run, a copy of `template` if there is one."""
         self._number += 1
         folder = self.folder / str(self._number)
         if template is None:
@@ -115,15 +115,15 @@ class Bench:
         return folder
 
     def count(self, outcome: str, *, row: str | None = None, tried: int = 1) -> None:
-        """Counts one trial by how it ended, in the case's row unless another is given."""
+        """Counts one trial by its outcome, in the case's row unless another is given."""
         self.tally.count(row or self.case.row, outcome, tried=tried)
 
     def fail(self, text: str) -> None:
-        """Notes what should never happen."""
+        """Records a failure."""
         self.tally.fail(self.case.row, f"{self.case.name}: {text}\n    {self.repeat}")
 
     def run(self, folder: Path, *flags: str, codes: Sequence[int] = (0,), **mark: Any) -> Done:
-        """Runs the subject to its own end, which must be one of `codes`, without a traceback."""
+        """Runs the subject to its end, whose exit code must be in `codes`, without a traceback."""
         try:
             done = self.lab.run(folder, *flags, **mark)
         except subprocess.TimeoutExpired as error:
@@ -135,7 +135,7 @@ class Bench:
         return done
 
     def readable(self, folder: Path, workdir: Path | None = None) -> None:
-        """Sees that no checkpoint is damaged."""
+        """Checks that no checkpoint is damaged."""
         warnings: list[str] = []
         try:
             checkpoint.newest((workdir or folder / "run") / "checkpoints", warn=warnings.append)
@@ -156,6 +156,6 @@ class Bench:
 
 
 def last_line(text: Any) -> str:
-    """Returns the end of what was said, for a line of the report."""
+    """Returns the last output line, for the report."""
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else text or "").strip().splitlines()
     return lines[-1][:300] if lines else "it said nothing"

@@ -1,4 +1,4 @@
-"""A cluster with servers under `trainers.launch`: who is who, how far it has come, and what it leaves behind."""
+"""A cluster with servers under `trainers.launch`: its processes, its progress, and what it leaves behind."""
 
 import contextlib
 import os
@@ -18,12 +18,12 @@ FLAGS = (
     "--gin_param=parameter_server.overdue = 2.0",
     "--workdir=run",
 )
-LEAVING = 20.0  # seconds in which what was killed is gone
-LOOK = 0.005  # seconds between two looks at what has happened
+LEAVING = 20.0  # seconds in which killed processes disappear
+LOOK = 0.005  # seconds between two polls
 
 
 class Launched:
-    """One launch, in a fork of `server`; its processes are forks as well."""
+    """One launch in a fork of `server`; its processes are forks as well."""
 
     def __init__(self, server: ForkServer, folder: Path):
         self._server, self._journal = server, folder / "journal.txt"
@@ -42,11 +42,11 @@ class Launched:
 
     @property
     def said(self) -> str:
-        """Returns all that came from it, on either stream."""
+        """Returns all of its output, on either stream."""
         return "".join(path.read_text(errors="replace") for path in self._output.values())
 
     def pids(self) -> dict[str, int]:
-        """Returns the process of each by its name, as in `worker 0`: of those that started again, the last."""
+        """Returns the pids by name, such as `worker 0`: the last one of a restarted process."""
         return {"launch": self.pid, **dict(self._started())}
 
     def count(self, section: str) -> int:
@@ -54,7 +54,7 @@ class Launched:
         return self._journal.read_text().split().count(section)
 
     def comes_to(self, section: str, times: int, seconds: float) -> bool:
-        """Waits until it was so often in a section; says whether it came there before it ended."""
+        """Waits until it has entered a section so often; returns whether it did before it ended."""
         until = time.monotonic() + seconds
         while self.count(section) < times:
             if self.ends_within(LOOK):
@@ -64,7 +64,7 @@ class Launched:
         return True
 
     def ends_within(self, seconds: float) -> bool:
-        """Waits for its end for a while, and says if it has come."""
+        """Waits a while for its end; returns whether it ended."""
         if self.code is None:
             with contextlib.suppress(TimeoutError):
                 self.code = self._server.answer(seconds)
@@ -78,14 +78,14 @@ class Launched:
         return self.code
 
     def left_behind(self) -> list[str]:
-        """Names whoever is still there some time after it has ended."""
+        """Names the processes that are still alive some time after its end."""
         until = time.monotonic() + LEAVING
         while (left := self._alive()) and time.monotonic() < until:
             time.sleep(0.1)
         return left
 
     def close(self) -> None:
-        """Kills whatever is left of it."""
+        """Kills its remaining processes."""
         self._kill(self.pid)
         for _, pid in self._started():
             self._kill(pid)
@@ -98,7 +98,7 @@ class Launched:
         ]
 
     def _alive(self) -> list[str]:
-        """Names those in whose session there is a process."""
+        """Names the members in whose session a process is alive."""
         sessions = set()
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 CPython announces what opens, renames or removes a file to audit hooks, before it happens (PEP 578). A mark is such an
 event, as in `rename checkpoints/step-000000020 #1`, the first of that name in this process; or a section that the code
-under test announces by `sys.audit("section", name)`. What TensorFlow's C++ writes has no marks of its own.
+under test announces by `sys.audit("section", name)`. Writes of TensorFlow's C++ have no marks.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from typing import Any
 
 from tests import rights
 
-MEMORY = 6 << 30  # bytes; a run of the subject takes a tenth of it
+MEMORY = 6 << 30  # bytes; the subject's run needs a tenth of it
 LINGER = 0.5  # seconds, in which the subject takes many steps
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = {  # where in the event's arguments the path stands, and the descriptor of the folder that it is relative to
+_CHANGES = {  # positions of the path in the event's arguments, and of the descriptor of its parent folder
     "os.mkdir": (0, 2),
     "os.remove": (0, 1),
     "os.rmdir": (0, 1),
@@ -31,7 +31,7 @@ _CHANGES = {  # where in the event's arguments the path stands, and the descript
     "os.truncate": (0, None),
     "os.fsync": (0, None),
 }
-_CREATES = ("open", "mkdir", "fsync")  # what a full disk refuses; names can still be changed and removed
+_CREATES = ("open", "mkdir", "fsync")  # operations that a full disk refuses; names can still be changed and removed
 
 
 def begin(
@@ -43,9 +43,9 @@ def begin(
     largest_file: int | None = None,
     plain_user: bool = False,
 ) -> None:
-    """Lists the marks in `journal`, and does `act` with these values before the mark `at`.
+    """Lists the marks in `journal`, and calls `act` with these values before the mark `at`.
 
-    The process gets a bound on its memory: one that reads without an end is to fail, not the machine.
+    The process gets a memory limit: an endless read must fail without harm to the machine.
     """
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     if plain_user:
@@ -73,7 +73,7 @@ def begin(
 
 
 class Marks:
-    """Counts the marks of one process, and calls `act` at the chosen one; where it is to last, at all that follow."""
+    """Counts the marks of one process, and calls `act` at the chosen one; a lasting act also at all later ones."""
 
     def __init__(self, folder: str, at: str | None, act: Callable[[str], None], *, lasts: bool = False):
         self.folder, self.at, self.act, self.lasts = os.path.abspath(folder), at, act, lasts
@@ -94,11 +94,11 @@ class Marks:
         return f"{verb} {re.sub(r'tfevents.*', 'tfevents', place)}"
 
     def numbered(self, name: str) -> str:
-        """Returns what the next mark of this name is called."""
+        """Returns the name of the next mark of this kind, with its number."""
         return f"{name} #{self.counts[name] + 1}"
 
     def pass_by(self, name: str) -> None:
-        """Acts, if it is time to."""
+        """Acts if the chosen mark is reached."""
         chosen = self.numbered(name) == self.at
         self.counts[name] += 1
         self.begun |= chosen
@@ -107,26 +107,26 @@ class Marks:
 
 
 def _change(event: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    """Returns what is done to which path; an empty verb for what changes nothing."""
+    """Returns the verb and the path; an empty verb for an event that changes nothing."""
     if event == "open":
         path, _, flags = arguments
         return ("open" if flags & _WRITES else ""), path
     if event in _CHANGES:
         path, folder = (arguments[i] if i is not None else -1 for i in _CHANGES[event])
-        if folder != -1:  # `shutil.rmtree` names what it removes relative to an open folder
+        if folder != -1:  # `shutil.rmtree` names paths relative to an open folder
             path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
         return event.removeprefix("os."), path
     return "", None
 
 
 def kill() -> Callable[[str], None]:
-    """Makes what ends this process by SIGKILL."""
+    """Makes an act that ends this process with SIGKILL."""
     return lambda name: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_after(seconds: float) -> Callable[[str], None]:
-    """Makes what ends it some time later, by a timer of the kernel's: C++ that holds Python up can't put it off."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # here: a mark in the thread that writes may set no handler
+    """Makes an act that kills some time later, with a kernel timer: C++ that holds the GIL can't delay it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # here: a thread that writes may not set handlers
 
     def act(name: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
@@ -135,7 +135,7 @@ def kill_after(seconds: float) -> Callable[[str], None]:
 
 
 def send(*numbers: int) -> Callable[[str], None]:
-    """Makes what sends this process signals, one after the other; what comes of the first stops no other."""
+    """Makes an act that sends this process signals in sequence; an earlier one's effect stops no later one."""
 
     def act(name: str) -> None:
         with contextlib.ExitStack() as stack:
@@ -146,7 +146,7 @@ def send(*numbers: int) -> Callable[[str], None]:
 
 
 def send_and_linger(*numbers: int) -> Callable[[str], None]:
-    """Makes what sends signals out of another thread, which then goes on only when the main one has heard them."""
+    """Makes an act that sends signals from another thread, and waits until the main thread has handled them."""
 
     def act(name: str) -> None:
         for number in numbers:
@@ -157,7 +157,7 @@ def send_and_linger(*numbers: int) -> Callable[[str], None]:
 
 
 def fill_disk() -> Callable[[str], None]:
-    """Makes what refuses to create anything, as a full disk does."""
+    """Makes an act that refuses to create any file, as a full disk does."""
 
     def act(name: str) -> None:
         verb, _, path = name.partition(" ")

@@ -1,4 +1,4 @@
-"""A chief and a worker who meet in this process, beside somebody who talks nonsense or over a line that garbles."""
+"""Rendezvous of a chief and a worker in this process, with a peer that sends garbage or a line that corrupts data."""
 
 import contextlib
 import json
@@ -18,21 +18,21 @@ from core.errors import PeerLostError
 from tools.campaign.mutation import mutated
 
 ANSWER_SECONDS = 0.5  # in place of 5, so that the deadline is longer here as well
-DEADLINE = 3.0  # seconds, where they meet in a tenth of it if all is well
-LIMIT = 15.0  # in which both must have come to an end, goodbyes included
+DEADLINE = 3.0  # seconds; an undisturbed rendezvous takes a tenth of it
+LIMIT = 15.0  # seconds in which both must have ended, goodbyes included
 SECRET = "the run's own"
 CHIEF, OTHERS = "chief:1", ("127.0.0.1:1", "127.0.0.1:2")
 ABOUT = {"configuration": "abc"}
 
 
 def hello() -> bytes:
-    """Returns what the last of three workers says to the chief, whose address stands for itself."""
+    """Returns the last of three workers' message to the chief, with a placeholder for its address."""
     content = {"index": 2, "workers": [CHIEF, *OTHERS], "about": ABOUT, "who": "me"}
     return json.dumps(content).encode()
 
 
 def meet_beside_an_insider(content: bytes, folder: Path) -> None:
-    """Lets the last of three workers say a garbled hello, and then its own: all meet, or are told why not."""
+    """Sends a corrupted hello from the last of three workers, then a correct one: all meet, or get the reason."""
     workers = (_free_address(), *OTHERS)
     with _speaking([content, hello()], workers[0], token="") as spoken:
         trouble = _both(workers, token="", once=spoken)
@@ -41,7 +41,7 @@ def meet_beside_an_insider(content: bytes, folder: Path) -> None:
 
 
 def meet_beside_a_stranger(content: bytes, folder: Path) -> None:
-    """Lets somebody who doesn't know the token say a hello before: the two meet all the same."""
+    """Lets a peer without the token say hello first: the two meet all the same."""
     workers = (_free_address(), OTHERS[0])
     with _speaking([content], workers[0], token="a guess") as spoken:
         trouble = _both(workers, token=SECRET, once=spoken)
@@ -49,7 +49,7 @@ def meet_beside_a_stranger(content: bytes, folder: Path) -> None:
 
 
 def meet_through_a_relay(content: bytes, folder: Path) -> None:
-    """Garbles one message of their first conversation: they meet by a second, unless the chief took it for good."""
+    """Corrupts a message of their first connection: they meet over a second, unless the chief took the first."""
     relay = Relay(random.Random(content))
     with mock.patch.object(rendezvous, "knock", relay.connect):
         trouble = _both((_free_address(), OTHERS[0]), token=SECRET)
@@ -59,7 +59,7 @@ def meet_through_a_relay(content: bytes, folder: Path) -> None:
 
 
 def _both(workers: Sequence[str], *, token: str, once: threading.Event | None = None) -> list[BaseException]:
-    """Lets chief and worker meet and say goodbye, the worker `once` it may; returns what they raised."""
+    """Runs chief and worker up to their goodbye, the worker `once` it may start; returns their exceptions."""
     raised: dict[int, BaseException] = {i: TimeoutError(f"worker {i}: no end within {LIMIT} s") for i in (0, 1)}
 
     def take_part(index: int) -> None:
@@ -92,7 +92,7 @@ def _free_address() -> str:
 
 @contextlib.contextmanager
 def _speaking(contents: Sequence[bytes], address: str, *, token: str) -> Iterator[threading.Event]:
-    """Says these to the chief, as soon as it is there, one after the other; the event is that the first was said."""
+    """Sends these to the chief one after the other, as soon as it listens; the event marks that the first was sent."""
     spoken, ended = threading.Event(), threading.Event()
     texts = [content.replace(CHIEF.encode(), address.encode()) for content in contents]
     speaker = threading.Thread(target=_speak, args=(texts, address, token, spoken, ended), daemon=True)
@@ -117,7 +117,7 @@ def _speak(texts: Sequence[bytes], address: str, token: str, spoken: threading.E
                 shown = proof(token, "worker", challenge, "mine", hello)
                 connection.sendall(_packed(json.dumps({"hello": hello, "answer": "mine", "proof": shown}).encode()))
             spoken.set()
-            while connection.recv(1 << 16):  # until it is shown out, or all say goodbye
+            while connection.recv(1 << 16):  # until the chief closes it, or all say goodbye
                 pass
 
 
@@ -134,7 +134,7 @@ def _packed(content: bytes) -> bytes:
 
 
 class Relay:
-    """Stands between a worker and its chief in their first conversation, and garbles one thing that is said."""
+    """Relays a worker's first connection to its chief, and corrupts one message."""
 
     def __init__(self, chance: random.Random):
         self.chance = chance
@@ -145,7 +145,7 @@ class Relay:
         self._first = True
 
     def connect(self, address: str) -> socket.socket:
-        """Connects as `rendezvous` does, the first time by way of this relay."""
+        """Connects as `rendezvous` does, the first time through this relay."""
         chief = self._connect(address)
         if not self._first:
             return chief

@@ -1,4 +1,4 @@
-"""Mutated gin files, IDX, npz, images, tokens, manifests, messages: each is taken, or refused in a sentence."""
+"""Mutated gin files, IDX, npz, images, tokens, manifests, messages: each is accepted, or refused in a sentence."""
 
 import random
 import subprocess
@@ -11,7 +11,7 @@ from tools.campaign.mutation import mutated
 from tools.campaign.readers import KINDS
 
 PER_KIND = 200
-TOGETHER = 100  # by one process
+TOGETHER = 100  # per process
 ROWS = {
     "idx": "IDX",
     "idx_gz": "IDX, gzipped",
@@ -27,7 +27,7 @@ ROWS = {
     "stranger": "a hello to a chief, from who doesn't",
     "relay": "what chief and worker say when they meet",
 }
-WHOLE = 20  # mutated configurations that the whole command is given
+WHOLE = 20  # mutated configurations for the whole command
 
 
 def cases(lab: Lab) -> Iterator[Case]:
@@ -45,7 +45,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def read(bench: Bench, kind: str, first: int, count: int) -> None:
-    """Hands mutants to the reader in a process of its own, which is started anew behind one that ends it."""
+    """Runs mutants in a separate process, which is restarted after one that ends it."""
     number, end = first, first + count
     while number < end:
         command = [sys.executable, "-m", "tools.campaign.mutate", kind, *map(str, (bench.lab.seed, number))]

@@ -1,7 +1,7 @@
-"""`python -m tools.campaign.mutate KIND SEED FIRST COUNT`: hands a reader of ours mutated input, within bounds.
+"""`python -m tools.campaign.mutate KIND SEED FIRST COUNT`: feeds mutated input to a reader, within limits.
 
-Each mutant's number is printed before it is tried, so that a crash or a hang has a name; then what was wrong with it,
-if the reader neither took it nor refused it by an error that is meant for users, or took too much time or memory.
+Prints each mutant's number before trying it, so that a crash or a hang has a name. Then prints the problem, if the
+reader neither accepted it nor raised an error for users, or used too much time or memory.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from core.errors import TapeloopError
 from tools.campaign.mutation import mutated
 from tools.campaign.readers import KINDS
 
-MEMORY = 256 << 20  # bytes that one mutant, of a few hundred, may cost at its peak
-MOST = 4 << 30  # bytes beyond what the reader has taken for input in order, where the kernel ends it
-SECONDS = 20  # for one mutant, which takes milliseconds if all is well
+MEMORY = 256 << 20  # bytes that one mutant, of a few hundred, may use at its peak
+MOST = 4 << 30  # bytes beyond the reader's peak for valid input, at which the kernel ends it
+SECONDS = 20  # seconds for one mutant, which takes milliseconds normally
 
 
 def main(kind: str, seed: int, first: int, count: int) -> None:
@@ -34,13 +34,13 @@ def main(kind: str, seed: int, first: int, count: int) -> None:
 
     signal.signal(signal.SIGALRM, hang)
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()) as printed:
-        read(content, Path(scratch))  # what isn't mutated is read
+        read(content, Path(scratch))  # first the valid input
         limit = _memory("VmData") + MOST
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         for number in range(first, first + count):
             print(number, file=out, flush=True)
             mutant = mutated(content, random.Random(f"{seed}/{kind}/{number}"))
-            Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew (proc(5))
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak (proc(5))
             before = _memory("VmRSS")
             signal.alarm(SECONDS)
             try:

@@ -1,4 +1,4 @@
-"""Makes of an input that is in order one that isn't."""
+"""Mutations of valid input."""
 
 import random
 
@@ -17,7 +17,7 @@ INTERESTING = (
 
 
 def mutated(content: bytes, chance: random.Random) -> bytes:
-    """Changes some of it: bits, pieces cut out, doubled or put elsewhere, numbers made absurd."""
+    """Changes parts: flips bits, removes, duplicates or moves pieces, makes numbers absurd."""
     found = bytearray(content)
     for _ in range(chance.choice((1, 1, 2, 4))):
         a, b = sorted(chance.randrange(len(found) + 1) for _ in range(2))

@@ -1,4 +1,4 @@
-"""NaN in a batch, a gradient, a slot and on one of two replicas: the run stops, and what it has saved stays finite."""
+"""NaN in a batch, a gradient, a slot and on one of two replicas: the run stops, and its checkpoints stay finite."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What reads input that others have written, each with an input that is in order: mutants are made of it."""
+"""Readers of foreign input, each with a valid input to mutate."""
 
 import contextlib
 import gzip
@@ -56,7 +56,7 @@ def read_image(content: bytes, folder: Path) -> None:
 
 
 def _with_check_sums(content: bytes) -> bytes:
-    """Puts the check sums of a PNG in order, as far as its chunks go: else a decoder looks at nothing behind them."""
+    """Fixes the checksums of a PNG, as far as its chunks are intact: decoders stop at a wrong one."""
     place, found = 8, bytearray(content)
     while content.startswith(b"\x89PNG") and place + 12 <= len(found):
         end = place + 8 + int.from_bytes(found[place : place + 4], "big")
@@ -77,7 +77,7 @@ def read_manifest(content: bytes, folder: Path) -> None:
 
 
 def read_sealed_manifest(content: bytes, folder: Path) -> None:
-    """Reads one that vouches for itself, whatever it says."""
+    """Reads a manifest with a matching hash, whatever its content."""
     from core.checkpoint.manifest import manifest_text
 
     with contextlib.suppress(ValueError, RecursionError):

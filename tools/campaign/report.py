@@ -1,4 +1,4 @@
-"""What has come of a part's cases, row by row, and the table of all parts."""
+"""Outcomes of a part's cases, row by row, and the table of all parts."""
 
 import dataclasses
 import threading
@@ -21,7 +21,7 @@ class Row:
 
 
 class Tally:
-    """Counts what comes of one part's cases, which run in several threads."""
+    """Counts the outcomes of one part's cases, which run in several threads."""
 
     def __init__(self, rows: Sequence[str] = ()) -> None:
         self.rows = {row: Row() for row in rows}
@@ -34,14 +34,14 @@ class Tally:
         return sum(row.tried for row in self.rows.values())
 
     def count(self, row: str, outcome: str, *, tried: int = 1) -> None:
-        """Counts an outcome, and how many trials it is the end of."""
+        """Counts an outcome, and the number of trials that it ends."""
         with self._lock:
             found = self.rows.setdefault(row, Row())
             found.tried += tried
             found.outcomes[outcome] += 1
 
     def fail(self, row: str, text: str) -> None:
-        """Notes a failure, and says it at once: who reads along needn't wait for the table."""
+        """Records a failure and prints it at once."""
         with self._lock:
             self.rows.setdefault(row, Row()).failures += 1
             self.failures.append(text)
@@ -49,7 +49,7 @@ class Tally:
 
 
 def print_table(tallies: Mapping[str, Tally], *, markdown: bool) -> None:
-    """Prints a line for each part and row, and below them what failed."""
+    """Prints a line for each part and row, and the failures below them."""
     lines = [
         (part, name, str(row.tried), _outcomes(row), str(row.failures))
         for part, tally in tallies.items()

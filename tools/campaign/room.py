@@ -1,7 +1,7 @@
-"""The disk full from each change of the workdir on, small disks, and small files; with room again the run goes on.
+"""A full disk from each change of the workdir on, small disks, and small files; with free space the run resumes.
 
-A checkpoint that finds no room is 5, everything else 8, and the first thing said is what there was no room for. Which
-comes first is chance where a checkpoint is written while training goes on.
+A checkpoint without space is exit code 5, everything else 8, and the first error names the file. Which one fails first
+is random when a checkpoint is written during training.
 """
 
 import re
@@ -15,9 +15,9 @@ from tools.campaign.lab import Bench, Case, Lab, last_line
 
 SAYS = re.compile("no space left|no room|file too large|disk", re.IGNORECASE)
 SAVE, ELSEWHERE = CheckpointError.exit_code, NoRoomError.exit_code
-PAGE = 4096  # bytes, the least that a file takes on the small disk
+PAGE = 4096  # bytes: the least size of a file on the small disk
 LARGE = 1000  # pages, or inodes: more than a run takes
-SIZES = (1100, 1300, 2000, 2500, 2700, 2900, 3500, 4500, 5500, 6300)  # bytes; what is printed is a file too, and less
+SIZES = (1100, 1300, 2000, 2500, 2700, 2900, 3500, 4500, 5500, 6300)  # bytes; printed output is a file too, and smaller
 SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
 
 
@@ -42,7 +42,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def full(bench: Bench, mark: str) -> None:
-    """Nothing can be created any more from this mark on."""
+    """Refuses to create any file from this mark on."""
     folder = bench.new()
     done = bench.run(folder, codes=[SAVE, ELSEWHERE], at=mark, act="fill_disk")
     _check_words(bench, done)
@@ -50,14 +50,14 @@ def full(bench: Bench, mark: str) -> None:
 
 
 def small_files(bench: Bench, size: int) -> None:
-    """No file may grow beyond a size: what C++ writes fails as well."""
+    """Limits the size of files: C++ writes fail as well."""
     folder = bench.new()
     _check_words(bench, bench.run(folder, codes=[SAVE, ELSEWHERE], largest_file=size))
     _finish(bench, folder)
 
 
 def small(bench: Bench, *, pages: int = LARGE, inodes: int = LARGE) -> None:
-    """Runs on a file system without enough room, which then gets more."""
+    """Runs on a file system without enough space, which then grows."""
     folder = bench.new()
     (folder / "run").mkdir()
     with small_disk.mounted(folder / "run", size=pages * PAGE, inodes=inodes) as disk:

@@ -1,7 +1,7 @@
-"""A chief, workers and servers under `trainers.launch`, any of which is sent a signal: each step must count once.
+"""Signals to a chief, workers and servers under `trainers.launch`: each step must count once.
 
-Who is lost starts again, alone or with all others, and the run ends by itself; what ends the launcher wants its command
-again. A run on one device then goes on from the last checkpoint.
+A lost process restarts, alone or with all others, and the run ends by itself; if the launcher ends, its command must be
+run again. A run on one device then resumes from the last checkpoint.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ FOR_A_WHILE, FOR_GOOD = "SIGSTOP for a while", "SIGSTOP for good"
 SIGNALS = ("SIGKILL", "SIGTERM", FOR_A_WHILE)
 ENDS = {"SIGKILL": {-signal.SIGKILL}, "SIGTERM": {0, PreemptedError.exit_code}}  # the launcher itself
 MOMENTS = ("start", "training", "evaluation", "save")
-STARTING = 6.0  # seconds, in most of which they meet and trace
-TURN = 0.1  # seconds, in which an evaluation or a save has begun or is over
-AWAY = (0.2, 5.0)  # seconds of a stop for a while: some steps are taken by others meanwhile
-TRAINING = 1.0  # seconds, in which some steps are taken after a save
+STARTING = 6.0  # seconds, mostly for rendezvous and tracing
+TURN = 0.1  # seconds in which an evaluation or a save has begun or is over
+AWAY = (0.2, 5.0)  # seconds of a pause: other workers take some steps meanwhile
+TRAINING = 1.0  # seconds in which some steps follow a save
 AT_RANDOM, MOST_SIGNALS = 40, 5
 
 
 class Blow(NamedTuple):
-    """What is done to whom, and when."""
+    """A signal: its target and its moment."""
 
     signal: str
     role: str
@@ -44,8 +44,8 @@ class Blow(NamedTuple):
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Yields a case for nothing, for each signal to each role at each moment, and for several of them in a row."""
-    ports.way()  # it forks, which is for one thread alone
+    """Yields a case without signals, one for each signal, role and moment, and some with several signals."""
+    ports.way()  # it forks, so it must be single-threaded
     if not lab.short:
         yield Case("nothing", lambda bench: struck(bench, []), "undisturbed")
     blows = [Blow(*kind) for kind in _kinds()]
@@ -58,11 +58,11 @@ def cases(lab: Lab) -> Iterator[Case]:
 def _kinds() -> Iterator[tuple[str, str, str]]:
     yield from itertools.product(SIGNALS, ROLES, MOMENTS)
     yield from itertools.product([FOR_GOOD], ["worker"], MOMENTS)
-    yield from itertools.product([FOR_GOOD], ["chief", "ps"], ["training"])  # who is missed only after a minute
+    yield from itertools.product([FOR_GOOD], ["chief", "ps"], ["training"])  # which are missed only after a minute
 
 
 def at_random(chance: Random) -> list[Blow]:
-    """Draws some blows in a row."""
+    """Draws some signals in a row."""
     return [
         Blow(chance.choice(SIGNALS), chance.choice(ROLES), chance.choice(MOMENTS))
         for _ in range(chance.randint(2, MOST_SIGNALS))
@@ -70,7 +70,7 @@ def at_random(chance: Random) -> list[Blow]:
 
 
 def struck(bench: Bench, blows: Sequence[Blow]) -> None:
-    """Launches the run, strikes, and launches again what a blow to the launcher itself has ended."""
+    """Launches the run, sends the signals, and launches again if one has ended the launcher itself."""
     folder, left = bench.folder / "1", list(blows)
     counted.write(folder)
     while code := _launch(bench, folder, left):
@@ -89,7 +89,7 @@ def struck(bench: Bench, blows: Sequence[Blow]) -> None:
 
 
 def _launch(bench: Bench, folder: Path, left: list[Blow]) -> int | None:
-    """Launches once, and strikes until the launcher is to end; returns its exit code unless that is a wrong one."""
+    """Launches once, and sends signals until the launcher is to end; returns its exit code unless that is wrong."""
     with bench.lab.server() as server, contextlib.closing(Launched(server, folder)) as launched:
         expected = {0}
         while left and expected == {0}:
@@ -115,7 +115,7 @@ def _launch(bench: Bench, folder: Path, left: list[Blow]) -> int | None:
 
 
 def _strike(bench: Bench, launched: Launched, blow: Blow) -> bool:
-    """Strikes when the moment has come; says whether there was still somebody."""
+    """Sends the signal at its moment; returns whether its target was still alive."""
     if blow.moment == "start":
         launched.ends_within(bench.chance.uniform(0.0, STARTING))
     else:
@@ -132,7 +132,7 @@ def _strike(bench: Bench, launched: Launched, blow: Blow) -> bool:
         if blow.signal == FOR_A_WHILE:
             time.sleep(bench.chance.uniform(*AWAY))
             os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:  # it was starting again, or was given up while it stood still
+    except ProcessLookupError:  # it was restarting, or was given up during its pause
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP, SIGINT (once, twice, thrice) and SIGUSR1 in each section; the run goes on to the same bits."""
+"""SIGTERM, SIGHUP, SIGINT (once, twice, thrice) and SIGUSR1 in each section; the run resumes to the same bits."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ SENT = {
 AT_ONCE = dict(zip(SENT, (SAVED, SAVED, INTERRUPTED, INTERRUPTED, INTERRUPTED, 0), strict=True))
 AFTER_THE_CHUNK = dict(zip(SENT, (SAVED, SAVED, SAVED, INTERRUPTED, INTERRUPTED, 0), strict=True))
 NOTHING_LEFT = dict(zip(SENT, (0, 0, 0, INTERRUPTED, INTERRUPTED, 0), strict=True))  # all is saved
-SECTIONS = {  # the mark at which each begins, and how the run has to end
+SECTIONS = {  # the mark at which each section begins, and how the run has to end
     "set-up": ("section set-up #1", AT_ONCE),
     "finding what a step needs": ("section tracing #1", AT_ONCE),
     "tracing": ("section tracing #3", AFTER_THE_CHUNK),
@@ -35,7 +35,7 @@ SECTIONS = {  # the mark at which each begins, and how the run has to end
     "evaluation": ("section evaluation #2", AFTER_THE_CHUNK),
     "save": ("section save #2", AFTER_THE_CHUNK),
     "the last result": ("open .result.json.PID.tmp #1", NOTHING_LEFT),
-    "writing": ("section write #1", AFTER_THE_CHUNK),  # which a thread does while training goes on
+    "writing": ("section write #1", AFTER_THE_CHUNK),  # which a thread does during training
     "moving": ("section move #1", AFTER_THE_CHUNK),
 }
 IN_A_THREAD = ("writing", "moving")
@@ -80,14 +80,14 @@ def _check_saved(bench: Bench, workdir: Path) -> None:
 
 
 def while_importing(bench: Bench, sent: str) -> None:
-    """Signals a new process before it can have come to training."""
+    """Signals a new process before its training can have started."""
     folder = bench.new()
     command = [sys.executable, "-m", "trainers.main", subject.FLAG, "--workdir=run"]
     process = subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     heard = time.monotonic() + bench.lab.limit
-    while process.poll() is None and not _hears(process.pid):  # until its first lines ran, a process is the kernel's
+    while process.poll() is None and not _hears(process.pid):  # until then the kernel handles its signals
         if time.monotonic() > heard:
             break
         time.sleep(0.01)
@@ -106,7 +106,7 @@ def while_importing(bench: Bench, sent: str) -> None:
 
 
 def _hears(pid: int) -> bool:
-    """Returns whether the process has handlers for all that is sent."""
+    """Returns whether the process has handlers for all of these signals."""
     with open(f"/proc/{pid}/status") as status:
         caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
     return all(caught >> number - 1 & 1 for name in IMPORTING for number in SENT[name])

@@ -1,4 +1,4 @@
-"""A real file system of a few kilobytes, in a mount namespace of its own, where the system allows one."""
+"""A real file system of a few kilobytes in a separate mount namespace, if the system allows one."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ mount -o remount,size=64m,nr_inodes=1000 "$3" && echo grown && cat'
 
 @contextlib.contextmanager
 def mounted(folder: Path, *, size: int, inodes: int) -> Iterator["SmallDisk"]:
-    """Mounts one of `size` bytes at a folder, for those who go there by `SmallDisk.path`."""
+    """Mounts one of `size` bytes at a folder, visible through `SmallDisk.path`."""
     way = _way()
     assert way is not None
     command = [*way, "sh", "-c", SCRIPT, "sh", str(size), str(inodes), str(folder)]
@@ -38,7 +38,7 @@ def _way() -> list[str] | None:
 
 
 def is_allowed() -> bool:
-    """Returns whether this system lets us mount one."""
+    """Returns whether this system allows mounting."""
     return _way() is not None
 
 
@@ -50,14 +50,14 @@ class SmallDisk:
         self.path = Path(f"/proc/{process.pid}/root{folder.resolve()}")
 
     def grow(self) -> None:
-        """Makes room."""
+        """Makes space."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         self.expect("grown")
 
     def expect(self, word: str) -> None:
-        """Waits until it is done."""
+        """Waits for a line of its output."""
         assert self._process.stdout is not None
         said = self._process.stdout.readline().strip()
         if said != word:

@@ -1,4 +1,4 @@
-"""The run that is put to the test: 40 steps of softmax regression, which says by `sys.audit` in which section it is."""
+"""The run under test: 40 steps of softmax regression, which reports its sections with `sys.audit`."""
 
 import json
 import re
@@ -103,25 +103,25 @@ SECTIONS = ("set-up", "tracing", "steps", "evaluation", "hook", "save", "copy", 
 
 
 def section(marks: Sequence[str]) -> str:
-    """Names the section that a run was in after these marks."""
+    """Returns the section of a run after these marks."""
     last = marks[-1] if marks else ""
     if "result.json" in last and not last.startswith("remove result.json"):  # which is an earlier one, at the start
         return "the last result"
-    if ".replaced #" in last or last.startswith("rmdir checkpoints"):  # saved: the next steps are on their way
+    if ".replaced #" in last or last.startswith("rmdir checkpoints"):  # saved: the next steps are running
         return "steps"
     found = [mark.removeprefix("section ").partition(" #")[0] for mark in marks if mark.startswith("section ")]
     return found[-1] if found else "start"
 
 
 def write(folder: Path) -> None:
-    """Writes the experiment into a new folder; the run's own is `run` below it."""
+    """Writes the experiment into a new folder, with the run in `run` below it."""
     folder.mkdir(parents=True)
     (folder / "watched.py").write_text(MODULE)
     (folder / "watched.gin").write_text(GIN)
 
 
 def differences(whole: Path, other: Path, *, lost: str | None = None) -> list[str]:
-    """Lists what two finished workdirs don't share; what they hold of the file `lost` may differ."""
+    """Lists the differences of two finished workdirs; those in the file `lost` are allowed."""
     from trainers.modes.resume_check import list_differences
 
     found = []
@@ -137,9 +137,9 @@ def differences(whole: Path, other: Path, *, lost: str | None = None) -> list[st
 
 
 def files(workdir: Path) -> set[str]:
-    """Names what a workdir holds; each start leaves TensorBoard a file, which counts once.
+    """Lists the files of a workdir; each start writes a TensorBoard file, which counts once.
 
-    A file of nothing but warnings for which a busy machine gives cause isn't counted.
+    A file that only holds warnings about a busy machine isn't counted.
     """
     names = {str(path.relative_to(workdir)) for path in workdir.rglob("*") if "config/history" not in str(path)}
     warnings = workdir / "warnings.jsonl"
@@ -150,4 +150,4 @@ def files(workdir: Path) -> set[str]:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))  # to look at a case by hand
+    write(Path(sys.argv[1]))  # to inspect a case by hand

@@ -1,7 +1,7 @@
-"""Two launched workers, one of which is sent a signal at a random moment; all end in the bits of an undisturbed launch.
+"""Signals at random moments to one of two launched workers; all end with the bits of an undisturbed launch.
 
-A worker that is killed, stopped or told to leave ends all of them, and the launcher starts all again. Two that hold
-parts of the same weights, as a mesh, write each checkpoint together.
+If a worker is killed, stopped or asked to leave, all of them end, and the launcher restarts all. Two that hold shards
+of the same weights, as a mesh, write each checkpoint together.
 """
 
 import functools
@@ -29,13 +29,13 @@ MESH = (
     "--gin_param=mesh.slot_layouts = [('net/w', 'batch,-')]",
 )
 KINDS = {"replicas": REPLICAS, "a mesh": MESH}
-STARTING = 6.0  # seconds, of which imports take the first ones and the workers' meeting the last
-ALONE = threading.Lock()  # two launches at once would take each other's time, and lose workers for it
+STARTING = 6.0  # seconds: imports first, the workers' rendezvous last
+ALONE = threading.Lock()  # concurrent launches would slow each other down, and lose workers
 SIGNALS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Yields a case for each signal and worker, while they train and while they start; of a mesh, for kills."""
+    """Yields a case for each signal and worker, during training and start; for a mesh, for kills."""
     kinds = [(name, index, "replicas", False) for name in SIGNALS for index in (0, 1)]
     kinds += [("SIGKILL", index, "replicas", True) for index in (0, 1)]
     kinds += [("SIGKILL", index, "a mesh", False) for index in (0, 1) * 2]
@@ -50,7 +50,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def sent(bench: Bench, *, name: str, index: int, kind: str, starting: bool) -> None:
-    """Sends one worker a signal, and compares with a launch that nothing disturbs."""
+    """Sends one worker a signal, and compares with an undisturbed launch."""
     with ALONE:
         whole = None if bench.lab.short else _undisturbed(bench.lab, kind)  # a launch takes long
         folder = bench.new()
@@ -81,7 +81,7 @@ def sent(bench: Bench, *, name: str, index: int, kind: str, starting: bool) -> N
 
 
 def _workers_of(launcher: int) -> dict[int, int]:
-    """Returns the processes of the workers, by their index."""
+    """Returns the processes of the workers by index."""
     found = {}
     for entry in os.listdir("/proc"):
         try:

@@ -54,7 +54,7 @@ python -m trainers.main --gin_file=rules.gin --gin_param='steps = 200'
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     sections = [HEAD]
     for title, package, rows in (
         ("Layers", layers, ROWS_OF_LAYERS),
@@ -89,6 +89,6 @@ def _rule(columns: int) -> str:
 
 
 if __name__ == "__main__":
-    optimizer.KERNELS_FROM = 0  # the rows are small, and their kernels are to be seen (as in `conftest.py`)
+    optimizer.KERNELS_FROM = 0  # the inputs are small, and their kernels must be used (as in `conftest.py`)
     PAGE.write_text(page())
     print(f"wrote {PAGE.name}")

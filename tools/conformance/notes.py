@@ -1,4 +1,4 @@
-"""Where a layer, loss or metric does other than its paper, PyTorch or scikit-learn: the notes of the parts page."""
+"""Notes of the parts page: where a layer, loss or metric differs from its paper, PyTorch or scikit-learn."""
 
 NOTES = {
     "LSTM": "One bias for input and state, the forget gates' begins at 1; PyTorch keeps two, from zero-mean draws.",

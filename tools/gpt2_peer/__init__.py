@@ -1,1 +1,1 @@
-"""Compares a GPT-2 of `transformers` with ours, which takes its weights."""
+"""Compares a GPT-2 of `transformers` with Tapeloop's, which loads its weights."""

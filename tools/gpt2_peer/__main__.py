@@ -1,8 +1,8 @@
-"""`python -m tools.gpt2_peer [--environment=DIR]`: a GPT-2 of `transformers`, taken over, computes the same logits.
+"""`python -m tools.gpt2_peer [--environment=DIR]`: checks that a converted GPT-2 computes the same logits.
 
-Models with random weights are made and saved by PyTorch in an environment of its own, which is made for it (some three
-gigabytes to download, most of them CUDA) unless `--environment` names one that holds `torch` and `transformers`; ours
-begins with them by `@gpt2_weights`.
+PyTorch makes and saves models with random weights in a separate environment (some three gigabytes to download, mostly
+CUDA) unless `--environment` names one that has `torch` and `transformers`. Tapeloop's models load them with
+`@gpt2_weights`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ NEAR = 1e-4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints how far the logits of each model lie apart; returns 1 if one of them lies further than is allowed."""
+    """Prints the largest difference of each model's logits; returns 1 if one exceeds the tolerance."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
     parser.add_argument("--environment", type=Path, metavar="DIR", help="one with torch and transformers")
     flags = parser.parse_args(arguments)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_environment(folder: Path) -> Path:
-    """Makes one for the peer alone."""
+    """Makes an environment for the peer alone."""
     venv.create(folder, with_pip=True)
     install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "torch", "transformers"]
     subprocess.run(install, check=True)
@@ -61,7 +61,7 @@ def make_environment(folder: Path) -> Path:
 
 
 def compared(folder: Path, settings: dict[str, int]) -> tuple[float, float]:
-    """Returns how far our logits lie from those of the model in `folder` at most, and how large these are."""
+    """Returns the largest difference from the logits of the model in `folder`, and their largest magnitude."""
     task = LanguageModel(
         vocabulary=settings["vocab_size"],
         context=settings["n_positions"],

@@ -1,4 +1,4 @@
-"""Makes a GPT-2 with random weights, saves it, and what it computes of random tokens: in an environment with PyTorch.
+"""Makes a GPT-2 with random weights, and saves it with its logits for random tokens; needs PyTorch.
 
 python in_transformers.py FOLDER '{"n_layer": 2}'
 """
@@ -13,11 +13,11 @@ import transformers
 
 
 def main(folder: Path, settings: dict[str, int]) -> None:
-    """Writes the model into `folder`, and beside it tokens and their logits."""
+    """Writes the model into `folder`, with tokens and their logits."""
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings)).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # as they begin, biases are zero and scales one
+        for parameter in model.parameters():  # initially biases are zero and scales one
             parameter += torch.randn_like(parameter) * 0.02
         tokens = torch.randint(model.config.vocab_size, [2, min(model.config.n_positions, 128)])
         logits = model(tokens).logits

@@ -1,1 +1,1 @@
-"""Checks that no configuration's results depend on the number of replicas or microbatches."""
+"""Checks that results don't depend on the number of replicas or microbatches."""

@@ -1,9 +1,9 @@
 """`python -m tools.invariance [--configs NAME ...] [--steps 20]`: 1, 2, 4 replicas by 1, 2, 4 microbatches, and meshes.
 
-Every configuration that ships, and two tasks beside, on a global batch of 16: in all nine combinations, and on meshes
-of 1x2, 2x1, 2x2 and 4x2 devices, the variables must end within 1e-5 of each other, and losses and metrics stay within
-1e-6; replicas reduce the gradients of each update once. A task that can't be on a mesh is refused there by name.
-Dropout is on wherever there can be some; what is changed in a configuration is printed (`subjects.py` says why).
+Trains every shipped configuration and two further tasks on a global batch of 16, in all nine combinations and on meshes
+of 1x2, 2x1, 2x2 and 4x2 devices. Variables must end within 1e-5 of each other, losses and metrics within 1e-6; replicas
+reduce the gradients of each update once. A task that can't run on a mesh must raise the expected error. Dropout is on
+wherever a task allows it; the command prints its changes to configurations (`subjects.py` says why).
 """
 
 import argparse
@@ -26,15 +26,13 @@ from tools.invariance.subjects import TOYS, config_names, subject
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints a table, and returns 1 if anything is beyond what is allowed."""
+    """Measures, prints a table, and returns 1 if anything exceeds its tolerance."""
     known = [*config_names(), *TOYS]
     flags = _parse(sys.argv[1:] if arguments is None else arguments, known)
-    make_virtual_cpus(
-        max(*COUNTS, *(batch * model for batch, model in MESHES))
-    )  # before anything else touches TensorFlow
+    make_virtual_cpus(max(*COUNTS, *(batch * model for batch, model in MESHES)))  # before anything else uses TensorFlow
     rows = []
     for name in flags.configs or known:
-        print(f"{name}: being built", flush=True)  # what can't be built is to be known by name
+        print(f"{name}: being built", flush=True)  # names of tasks that can't be built must be known too
         with tempfile.TemporaryDirectory() as scratch:
             made = subject(name, Path(scratch))
             if made.changes:
@@ -48,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """One line for each subject."""
+    """Prints one line per subject."""
     columns = (f"variables (of {VARIABLES:.0e})", f"figures (of {FIGURES:.0e})", "reductions an update", "meshes")
     table = Table("what", "steps in a row", *columns, "verdict")
     table.caption = "the largest difference after any step (where; replicas x microbatches)"

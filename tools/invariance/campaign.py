@@ -1,4 +1,4 @@
-"""Trains one subject in many combinations of replicas and microbatches, and on meshes; sets outcomes side by side."""
+"""Trains one subject in many combinations of replicas and microbatches, and on meshes; compares the results."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ VARIABLES, FIGURES = 1e-5, 1e-6
 
 @dataclasses.dataclass
 class Worst:
-    """The largest difference so far, of how much is allowed."""
+    """The largest difference so far, relative to its tolerance."""
 
     allowed: float
     size: float = 0.0
@@ -33,7 +33,7 @@ class Worst:
     where: str = ""
 
     def add(self, found: Values, expected: Values, where: str) -> float:
-        """Looks at one more outcome; returns its own largest difference."""
+        """Adds one result; returns its largest difference."""
         largest = differences(expected, found)[0]
         if largest.size > self.size:
             self.size, self.name, self.where = largest.size, largest.name, where
@@ -45,16 +45,16 @@ class Worst:
 
 @dataclasses.dataclass
 class Row:
-    """What was found out about one subject."""
+    """Results of one subject."""
 
     name: str
     steps: int
-    in_a_row: int = 0  # of them; each step after those starts from one replica's variables
-    at_edges: list[str] = dataclasses.field(default_factory=list)  # steps that last bits alone change as much
+    in_a_row: int = 0  # steps; each later one starts from one replica's variables
+    at_edges: list[str] = dataclasses.field(default_factory=list)  # steps that rounding alone changes as much
     variables: Worst = dataclasses.field(default_factory=lambda: Worst(VARIABLES))
     figures: Worst = dataclasses.field(default_factory=lambda: Worst(FIGURES))
-    reductions: dict[str, set[int]] = dataclasses.field(default_factory=dict)  # of gradients, by update
-    meshes: list[str] = dataclasses.field(default_factory=list)  # on which it is the same
+    reductions: dict[str, set[int]] = dataclasses.field(default_factory=dict)  # gradient reductions, by update
+    meshes: list[str] = dataclasses.field(default_factory=list)  # meshes with the same results
     refused: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
 
@@ -68,9 +68,9 @@ def measure(
     tries: int = len(SEEDS),
     report: Callable[[str], None] = lambda line: None,
 ) -> Row:
-    """Compares each combination with one replica: with its own microbatches where rows are mixed, else with one.
+    """Compares each combination with one replica: with the same microbatches if the task mixes rows, else with one.
 
-    A mesh is one replica, whatever is mixed; to be refused there is a problem where it isn't known.
+    A mesh is one replica, whatever the task mixes. A mesh that refuses the task is a problem unless it is expected.
     """
     whole = steady_run(subject, steps, variables=VARIABLES, figures=FIGURES, tries=tries)
     row, references = Row(subject.name, steps, whole.steady), {1: whole}
@@ -80,7 +80,7 @@ def measure(
         run = Run(assembly, subject.batch, microbatches=microbatches, seed=whole.seed)
         by = microbatches if mixing(assembly) else 1
         if by not in references:
-            # Other rows together are another run, which may meet edges of its own.
+            # Other microbatches of mixed rows are another run, which may meet other edges.
             references[by] = reference(subject, by, steps, whole.seed, variables=VARIABLES, figures=FIGURES)
             row.in_a_row = min(row.in_a_row, references[by].steady)
         edges = functools.partial(Edges, subject, by, whole.seed)
@@ -118,7 +118,7 @@ def _measure_mesh(
 
 
 def _compare(run: Run, reference: Reference, row: Row, where: str, edges: Callable[[], Edges]) -> tuple[float, float]:
-    """The largest differences in variables and figures after any step that isn't at an edge."""
+    """Returns the largest differences in variables and metrics after any step that isn't at an edge."""
     variables = figures = 0.0
     allowed = {"variables": row.variables.allowed, "figures": row.figures.allowed}
     expected = reference.outcomes
@@ -136,7 +136,7 @@ def _compare(run: Run, reference: Reference, row: Row, where: str, edges: Callab
 
 
 def _count_reductions(row: Row, assembly: Assembly, run: Run, where: str) -> str:
-    """One for each update, but none where what it trains lives on one device."""
+    """Counts one per update, but none if an update trains a one-device network."""
     counts = {}
     for phase in assembly.phases:
         if isinstance(phase, Update):

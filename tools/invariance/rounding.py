@@ -1,10 +1,11 @@
-"""How far a task carries rounding, on one replica alone.
+"""How far a task amplifies rounding, on one replica alone.
 
-Where a ReLU, an absolute value or a threshold meets a number that is zero but for rounding, the last bit decides which
-way a gradient goes, and replicas, which add up in another order, may rightly part there. So the campaign first looks
-for a run that keeps clear of such edges: last bits of the first weights are changed on one replica, and must not show.
-Through its steps replicas are compared in a row; each step after them starts from one replica's variables. Should such
-a step differ, it is at an edge if last bits, changed on one replica before it, show in the same step; else it is wrong.
+A ReLU, an absolute value or a threshold may meet a number that is zero except for rounding. Then the last bit decides
+the gradient's direction, and replicas, which add in another order, may rightly differ. So the campaign first looks for
+a run without such edges: it changes the last bits of the initial weights on one replica, and the change must not grow.
+Replicas are compared through this run's steps; each later step starts from one replica's variables. If such a step
+differs, the campaign changes the last bits before it on one replica: if that changes the same step as much, the step is
+at an edge; otherwise it is wrong.
 """
 
 from collections.abc import Sequence
@@ -27,11 +28,11 @@ class Reference(NamedTuple):
 
     seed: int
     outcomes: Sequence[Outcome]  # after each step
-    steady: int  # steps in which last bits don't show
+    steady: int  # steps that rounding doesn't change
 
 
 def steady_run(subject: Subject, steps: int, *, variables: float, figures: float, tries: int) -> Reference:
-    """The steadiest of a few."""
+    """Returns the run with the longest steady stretch of a few."""
     found = []
     for seed in SEEDS[:tries]:
         found.append(reference(subject, 1, steps, seed, variables=variables, figures=figures))
@@ -41,14 +42,14 @@ def steady_run(subject: Subject, steps: int, *, variables: float, figures: float
 
 
 class Edges:
-    """Answers whether a step is at one."""
+    """Tells whether a step is at an edge."""
 
     def __init__(self, subject: Subject, microbatches: int, seed: int):
         self._assembly = subject.make(on_virtual_cpus(1))
         self._run = Run(self._assembly, subject.batch, microbatches=microbatches, seed=seed)
 
     def at(self, i: int, outcomes: Sequence[Outcome], found: Outcome, allowed: dict[str, float]) -> bool:
-        """Whether last bits, changed before step `i` of the reference, lead half as far from it as `found` is."""
+        """Tells whether rounding before step `i` of the reference changes it by at least half of `found`."""
         far = {kind: max(largest, _distance(outcomes[i], found, kind) / 2.0) for kind, largest in allowed.items()}
         beyond = [kind for kind, largest in allowed.items() if _distance(outcomes[i], found, kind) > largest]
         for nudge in range(NUDGES_OF_A_STEP):
@@ -62,7 +63,7 @@ class Edges:
 def reference(
     subject: Subject, microbatches: int, steps: int, seed: int, *, variables: float, figures: float
 ) -> Reference:
-    """One replica with so many microbatches; it is steady while nudges stay within half of what is allowed."""
+    """Runs one replica with so many microbatches; it is steady while nudges stay within half the tolerance."""
     allowed = {"variables": variables / 2.0, "figures": figures / 2.0}
     assembly = subject.make(on_virtual_cpus(1))
     run = Run(assembly, subject.batch, microbatches=microbatches, seed=seed)
@@ -77,7 +78,7 @@ def reference(
 
 
 def _nudge(assembly: Assembly, run: Run, values: Values, nudge: int) -> None:
-    """Gives all variables these values, the parameters among them in their last bit."""
+    """Sets all variables to these values, with changed last bits in the parameters."""
     random, own = np.random.RandomState(nudge), {id(v) for v in assembly.task.parameters().values()}
     for path, variable in run.variables.items():
         value = np.asarray(values[path]).astype(variable.dtype.as_numpy_dtype)
@@ -87,10 +88,10 @@ def _nudge(assembly: Assembly, run: Run, values: Values, nudge: int) -> None:
 
 
 def shows(expected: Outcome, found: Outcome, allowed: dict[str, float]) -> bool:
-    """Whether two outcomes are further apart than is allowed."""
+    """Tells whether two results differ by more than the tolerance."""
     return any(_distance(expected, found, kind) > largest for kind, largest in allowed.items())
 
 
 def _distance(expected: Outcome, found: Outcome, kind: str) -> float:
-    """The largest difference of `variables` or `figures`."""
+    """Returns the largest difference of `variables` or `figures`."""
     return differences(getattr(expected, kind), getattr(found, kind))[0].size

@@ -1,4 +1,4 @@
-"""Small files in the place of those that a user would download."""
+"""Small files in place of a user's downloads."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ COUNT, SIZE = 16, 24
 
 
 def write_images(folder: Path) -> None:
-    """`trainA`, `trainB`, `testA` and `testB`, with a few PNG files of noise each."""
+    """Writes `trainA`, `trainB`, `testA` and `testB`, with a few PNG files of noise each."""
     random = np.random.RandomState(0)
     for name in ("trainA", "trainB", "testA", "testB"):
         (folder / name).mkdir()

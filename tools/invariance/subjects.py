@@ -1,4 +1,4 @@
-"""What is put to the test: every configuration that ships, and two tasks with what none of them has."""
+"""The subjects: every shipped configuration, and two tasks with features that none of them has."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -30,26 +30,26 @@ LAYOUTS = {
     "digits_mlp": [("net/layers/0/?", "...,model"), ("net/layers/1/w", "model,-")],
     "text_tiny": shipped("mesh_transformer"),
 }
-# What can't be on a mesh, and why, as the error says it.
+# Subjects that can't run on a mesh, with the expected error.
 REFUSED_ON_MESHES = {
     "cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. On a mesh every",
     "digits_cyclegan": "`CycleGan.one_device` names `pool_a`, `pool_b`. On a mesh every",
-    "digits_ddpm": "can't be laid out on the mesh",  # its evaluation: an error of DTensor's in loops
+    "digits_ddpm": "can't be laid out on the mesh",  # its evaluation: a DTensor error in loops
     "digits_gan_by_batch_size": "`Experiment.placements` places `sample`, `d`, `g`. On a mesh every",
     "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. On a mesh every",
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. On a mesh every",
 }
 DROPOUT = 0.2
 TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}
-# What writes small files in the place of a download, by the parameter that names their folder.
+# Writers of small files in place of a download, by the parameter that names their folder.
 STAND_INS: dict[str, Callable[[Path], None]] = {
     "mnist.directory": write_idx,
     "unpaired_folders.directory": write_images,
 }
 NARROW_TEXT = ("LanguageModel.num_layers = 2", "LanguageModel.size = 8", "LanguageModel.num_heads = 2", "context = 8")
-# Networks of convolutions on large images, and of attention to long texts, in nine combinations: narrower ones are the
-# same task. And a batch of this campaign's size stays below the threshold of `digits_gan_by_batch_size`, where there is
-# nothing to compare.
+# Convolutions on large images and attention over long texts run in nine combinations: narrower networks are the same
+# task. The campaign's batch is below the threshold of `digits_gan_by_batch_size`, so that there would be nothing to
+# compare.
 CHANGES = {
     "digits_gan_by_batch_size": ("when_batch_at_least.rows = 16",),
     "cyclegan": (
@@ -85,38 +85,38 @@ CHANGES = {
     "text_small": (*NARROW_TEXT, "LanguageModel.vocabulary = 257"),
     "text_tiny": NARROW_TEXT,
 }
-# Games magnify rounding: Adam makes whole steps of a gradient that is nothing else, and the other player answers. With
-# this much below its root, a step is a smooth function of the gradient.
+# GANs amplify rounding: Adam takes full steps for a gradient that is rounding only, and the other network answers.
+# With a larger epsilon, a step is a smooth function of the gradient.
 GAMES = ("CycleGan", "Gan", "Pix2Pix")
 EPSILON = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """One task: how to make it for a strategy, and the batch it is trained on."""
+    """One task: how to build it for a strategy, and the batch that it trains on."""
 
     name: str
     make: Callable[[tf.distribute.Strategy], Assembly]
     batch: Batch
-    changes: Sequence[str] = ()  # to what the configuration says
-    layouts: Sequence[tuple[str, str]] = ()  # on meshes; elsewhere only rows are cut
-    experiment: Callable[[tf.distribute.Strategy], Experiment] | None = None  # a configuration's, around the same task
+    changes: Sequence[str] = ()  # bindings on top of the configuration
+    layouts: Sequence[tuple[str, str]] = ()  # on meshes; elsewhere only rows are sharded
+    experiment: Callable[[tf.distribute.Strategy], Experiment] | None = None  # the configuration's, for the same task
 
 
 def config_names() -> list[str]:
-    """The configurations that ship, as the folder lists them."""
+    """Returns the names of the shipped configurations."""
     return sorted(path.stem for path in CONFIGS.glob("*.gin"))
 
 
 def subject(name: str, scratch: Path) -> Subject:
-    """The toy or configuration of that name; `scratch` is an empty folder, which must last as long as the subject."""
+    """Returns the toy or configuration of that name; `scratch` is an empty folder, which must outlive the subject."""
     if name in TOYS:
         return Subject(name, lambda strategy: assemble(TOYS[name], strategy), toy_batch(ROWS))
     return configured(CONFIGS / f"{name}.gin", scratch, CHANGES.get(name, ()))
 
 
 def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject:
-    """What a gin file describes, with dropout wherever it can have some; `params` override the file."""
+    """Builds a gin file's task, with dropout wherever it allows some; `params` override the file."""
     hooks.register()  # what a hook takes is looked up below
     plain = _read(path, params)
     changes = [*params, *_dropouts(plain), *_epsilons(plain)]
@@ -133,7 +133,7 @@ def configured(path: Path, scratch: Path, params: Sequence[str] = ()) -> Subject
 
 
 def task_name(path: Path) -> str:
-    """The configurable that a gin file trains."""
+    """Returns the configurable that a gin file trains."""
     return _task_of(_read(path, []))
 
 
@@ -162,14 +162,14 @@ def _stand_ins(configuration: Configuration, scratch: Path) -> list[str]:
 
 
 def _dropouts(configuration: Configuration) -> list[str]:
-    """Turns on the dropout of every configurable that is referred to and has none."""
+    """Turns on the dropout of every configurable that is used and has none."""
     bound = {b.name: b.value for b in configuration.bindings}
     names = {name for _, name in _named(configuration) if not bound.get(f"{name}.dropout", _default(name, "dropout"))}
     return [f"{name}.dropout = {DROPOUT}" for name in sorted(names) if "dropout" in _parameters(name)]
 
 
 def _epsilons(configuration: Configuration) -> list[str]:
-    """A larger epsilon for each optimizer of Adam's family, in each scope that it is named in."""
+    """Returns a larger epsilon for each Adam-like optimizer, in each scope that it is named in."""
     if _task_of(configuration) not in GAMES:
         return []
     named = sorted(item for item in _named(configuration) if {"epsilon", "beta_2"} <= _parameters(item[1]).keys())
@@ -177,7 +177,7 @@ def _epsilons(configuration: Configuration) -> list[str]:
 
 
 def _named(configuration: Configuration) -> set[tuple[str, str]]:
-    """Scope and name of each configurable that is referred to, or has something bound."""
+    """Returns scope and name of each configurable that is referenced or bound."""
     referred = {x for b in configuration.bindings for x in names_in(b.value) if isinstance(x, Reference)}
     bound = {(b.scope, b.selector) for b in configuration.bindings if not b.is_macro}
     return bound | {(x.scope, x.selector) for x in referred}

@@ -1,4 +1,4 @@
-"""Tasks with what the shipped ones lack: ragged weights, and normalisation over all replicas."""
+"""Tasks with features that no shipped one has: ragged weights, and normalisation over all replicas."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ TOKENS, SIZE, WIDTH = 5, 4, 12
 
 
 class Ragged(Task):
-    """Sequences of uneven length, some empty and some worth more than others; dropout, and noise by row."""
+    """Sequences of uneven length, some empty and some with more weight; dropout, and noise by row."""
 
     def __init__(self, *, rng: Rng):
         super().__init__()
@@ -32,7 +32,7 @@ class Ragged(Task):
 
 
 class Synchronised(Ragged):
-    """The same, normalised over the rows of all replicas."""
+    """The same task, normalised over the rows of all replicas."""
 
     def __init__(self, *, rng: Rng):
         super().__init__(rng=rng)
@@ -50,7 +50,7 @@ class Synchronised(Ragged):
 
 
 def toy_batch(rows: int) -> dict[str, tf.Tensor]:
-    """Sequences for both."""
+    """Returns a batch of sequences for both tasks."""
     random = np.random.RandomState(0)
     weight = random.choice([0.5, 1.0, 3.0], [rows, 1]) * (np.arange(TOKENS) < random.randint(0, TOKENS + 1, [rows, 1]))
     arrays = {"x": random.randn(rows, TOKENS, SIZE), "y": random.randn(rows, TOKENS), "weight": weight}

@@ -5,8 +5,8 @@ copy of a commit, in a folder of `--workdir`; the tests that reach its line run,
 
     python -m tools.mutants --workdir=W --count=400 --against=d7194db --long
 
-compares two suites: the same mutants, each judged by a commit's tests in that commit's code. What is measured stays in
-the workdir, so that the same command resumes: contexts (which tests run a line) and a line of JSON per verdict.
+compares two suites: the same mutants, each judged by a commit's tests in that commit's code. The workdir keeps
+the results, so that the same command resumes: contexts (which tests run a line) and a line of JSON per verdict.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 def main() -> int:
-    """Judges the mutants that the flags ask for; returns 1 where the suite catches fewer than the one it is against."""
+    """Judges the mutants that the flags select; returns 1 if the suite catches fewer than the other one."""
     flags = _flags()
     console = Console(highlight=False, soft_wrap=True)
     say: Say = functools.partial(console.print, markup=False)
@@ -84,7 +84,7 @@ def _compared(
 def _judged(
     flags: argparse.Namespace, say: Say, sha: str, trees: Sequence[Tree], mutants: Sequence[Mutant]
 ) -> dict[str, run.Verdict]:
-    """Judges the mutants that have no verdict yet by a commit's tests; returns the verdicts of all."""
+    """Judges the mutants that have no verdict yet with a commit's tests; returns all verdicts."""
     settings = json.dumps([flags.tests, flags.most, flags.long, flags.mirror])
     digest = hashlib.sha256(settings.encode()).hexdigest()[:6]
     target = flags.workdir / f"verdicts-{sha[:10]}-{digest}.jsonl"
@@ -106,7 +106,7 @@ def _judged(
 
 
 def _reach(flags: argparse.Namespace, say: Say, sha: str, trees: Sequence[Tree]) -> contexts.Reach:
-    """Returns which tests run which lines of a commit; measures what isn't in the cache."""
+    """Returns which tests run which lines of a commit; measures those missing from the cache."""
     files = contexts.test_files(trees[0].tree, flags.tests)
     cache = (flags.cache or flags.workdir / "contexts") / sha[:10]
     parts = [
@@ -136,22 +136,22 @@ def _below(texts: Mapping[str, str], folders: Sequence[str]) -> dict[str, str]:
 def _flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--workdir", type=Path, required=True, help="verdicts, contexts and copies; resumes what is there"
+        "--workdir", type=Path, required=True, help="verdicts, contexts and copies; an earlier run resumes"
     )
     parser.add_argument("--cache", type=Path, help="contexts, if not in the workdir")
     parser.add_argument("--count", type=int, default=400, help="mutants over all folders")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--only", nargs="+", default=list(FOLDERS), metavar="PATH", help="folders or files to plant in")
-    parser.add_argument("--keys", nargs="+", metavar="KEY", help="these of the mutants alone, as `--list` names them")
+    parser.add_argument("--keys", nargs="+", metavar="KEY", help="only these mutants, as `--list` names them")
     parser.add_argument("--tests", nargs="+", default=["tests"], metavar="PATH", help="test files or folders to run")
     parser.add_argument("--revision", default="HEAD", help="whose code and tests")
     parser.add_argument("--against", help="another revision, for the same mutants")
-    parser.add_argument("--long", action="store_true", help="tries what plain tests let pass on long ones")
+    parser.add_argument("--long", action="store_true", help="runs long tests on what plain ones don't catch")
     parser.add_argument(
         "--most", type=float, default=240.0, metavar="SECONDS", help="recorded seconds of tests a mutant"
     )
-    parser.add_argument("--processes", type=int, default=2, help="copies that work at a time")
+    parser.add_argument("--processes", type=int, default=2, help="copies that work in parallel")
     parser.add_argument("--mirror", action="store_true", help="measures no contexts: takes tests by folder and imports")
     parser.add_argument("--list", action="store_true", help="prints the mutants and stops")
     flags = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Which tests reach a line: coverage of each test, kept per chunk of test files in a cache.
+"""Tests that reach a line: coverage per test, cached by chunk of test files.
 
-A chunk is a JSON file: `tests` (id, seconds, mark, shared fixtures, what failed) and `lines`, groups of lines that the
-same contexts run. A test reaches what its shared fixtures run, whichever test they were made for.
+A chunk is a JSON file with `tests` (id, seconds, mark, shared fixtures, failures) and `lines`, groups of lines that the
+same contexts run. A test reaches the lines of its shared fixtures, whichever test created them.
 """
 
 import ast
@@ -39,7 +39,7 @@ class Test(NamedTuple):
 
 
 def test_files(tree: Path, below: Sequence[str]) -> list[str]:
-    """Returns the test files of a tree that lie below some paths."""
+    """Returns the test files of a tree below some paths."""
     found = [path for name in below for path in ([tree / name] if name.endswith(".py") else (tree / name).rglob("*"))]
     return sorted({str(x.relative_to(tree)) for x in found if re.fullmatch(r"test_.*\.py", x.name) and x.exists()})
 
@@ -53,13 +53,13 @@ def chunks(files: Iterable[str]) -> list[list[str]]:
 
 
 def chunk_file(cache: Path, files: Sequence[str], long: bool) -> Path:
-    """Returns where the contexts of a chunk are kept."""
+    """Returns the file that keeps the contexts of a chunk."""
     name = re.sub(r"[^a-z0-9]+", "-", f"{files[0]} {len(files)} {Path(files[-1]).stem}".lower())
     return cache / f"{name}{'-long' if long else ''}.json.gz"
 
 
 def measure(tree: Tree, files: Sequence[str], target: Path, long: bool) -> bool:
-    """Runs a chunk under coverage, its plain tests or its long ones; says whether all of them came to their end."""
+    """Runs a chunk's plain or long tests under coverage; returns whether all of them finished."""
     scratch = tree.root / "contexts"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -95,13 +95,13 @@ def _lines(scratch: Path, tree: str) -> dict[str, list[tuple[list[int], list[str
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Returns what `measure` has kept."""
+    """Returns the results of `measure`."""
     with gzip.open(path, "rt") as file:
         return dict(json.load(file))
 
 
 class Reach:
-    """The tests of a tree by the lines that they run; those of files without contexts by folder and imports."""
+    """Maps lines of a tree to the tests that run them; files without contexts are mapped by folder and imports."""
 
     def __init__(self, tree: Path, files: Sequence[str], kept: Iterable[Mapping[str, Any]]):
         self.tree, self.files = tree, list(files)
@@ -136,9 +136,9 @@ class Reach:
     def reaching(self, mutant: Mutant) -> list[Test]:
         """Returns the tests that run the statement of a mutant.
 
-        What runs at import, or once a process (`functools.cache`), counts for every test that runs a line of the
-        file, or whose file imports it if none does. So do the other tests of a file with a cache: its tests share what
-        one of them has made.
+        Code that runs at import, or once a process (`functools.cache`), counts for every test that runs a line of the
+        file, or whose file imports it if none does. So do the other tests of a file with a cache: they share cached
+        results.
         """
         known: Mapping[int, set[str]] = self.lines.get(mutant.path, {})
         if mutant.scope and not self._once(mutant):
@@ -153,7 +153,7 @@ class Reach:
         return [self.tests[name] for name in names]
 
     def mirrored(self, mutant: Mutant) -> list[str]:
-        """Returns the files without contexts that stand where the mutant's tests should, or import its module."""
+        """Returns the files without contexts that mirror the mutant's path, or import its module."""
         folder, module = folder_of(mutant.path), _module(mutant.path)
         rest = [file for file in self.files if file not in self.measured]
         return [x for x in rest if x.startswith(f"tests/{folder}/") or module in self._imports(x)]
@@ -166,7 +166,7 @@ class Reach:
 
     @functools.cache  # noqa: B019
     def _shares(self, file: str) -> bool:
-        """Says whether a test file, or a helper in `tests` that it imports, caches anything for the process."""
+        """Tells whether a test file, or a helper in `tests` that it imports, caches anything for the process."""
         text = (self.tree / file).read_text()
         helpers = [self.tree / f"{x.replace('.', '/')}.py" for x in self._imports(file) if x.startswith("tests.")]
         return any(CACHES.search(x) for x in (text, *(path.read_text() for path in helpers if path.exists())))

@@ -1,4 +1,4 @@
-"""What can be changed in a statement: one small mistake each, by an edit of a few characters."""
+"""Mutations of a statement: one small mistake each, planted by an edit of a few characters."""
 
 import ast
 import functools
@@ -39,7 +39,7 @@ HEADED = (ast.If, ast.While, ast.For, ast.With, ast.Try, *SCOPES)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: where it is, the lines of its statement, and the edit (byte offsets) that plants it."""
+    """One mistake: its place, the lines of its statement, and the edit (byte offsets) that plants it."""
 
     key: str
     path: str
@@ -59,7 +59,7 @@ class Mutant:
 
 
 def is_text(node: ast.stmt) -> bool:
-    """Says whether a statement is a docstring."""
+    """Tells whether a statement is a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -72,7 +72,7 @@ def mutants(path: str, text: str) -> Sequence[Mutant]:
 
 
 class _Planter:
-    """Goes through the statements of a file and collects what can be changed in each."""
+    """Visits the statements of a file and collects their mutations."""
 
     def __init__(self, path: str, text: str):
         self.path, self.text = path, text.encode()
@@ -222,7 +222,7 @@ def _is_str(node: ast.AST) -> bool:
 
 
 def _droppable(node: ast.stmt, scope: str) -> bool:
-    """Says whether a program without this statement still runs, as far as a look at it can tell."""
+    """Tells whether a program without this statement probably still runs."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return bool(scope) and "super()" not in ast.unparse(node)
     if isinstance(node, ast.Assign):
@@ -236,7 +236,7 @@ def _droppable(node: ast.stmt, scope: str) -> bool:
 
 
 def _constants(value: object, parents: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yields kinds and texts of what may stand for a constant."""
+    """Yields kinds and texts of replacements for a constant."""
     if isinstance(value, bool):
         yield "constant", str(not value)
     elif isinstance(value, float) and math.isfinite(value):
@@ -252,7 +252,7 @@ def _constants(value: object, parents: Sequence[ast.AST]) -> Iterator[tuple[str,
 
 
 def _walk(root: ast.AST, parents: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """Yields the nodes of an expression with their parents, texts and annotations left out."""
+    """Yields the nodes of an expression with their parents, without texts and annotations."""
     if isinstance(root, (ast.JoinedStr, ast.arguments)):
         return
     yield root, parents or (root,)

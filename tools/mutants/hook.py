@@ -1,7 +1,7 @@
-"""Line coverage of every Python process of a test: subprocesses and forks, too.
+"""Line coverage of every Python process of a test, subprocesses and forks included.
 
-Environments of `tools.mutants.trees` import a copy of this file as the interpreter starts. It does nothing unless
-`MUTANT_CONTEXTS` names a folder. Each process then writes a data file there, and takes the test's name from `now`.
+Environments of `tools.mutants.trees` import a copy of this file when the interpreter starts. It does nothing unless
+`MUTANT_CONTEXTS` names a folder. Each process then writes a data file there, and reads the test's name from `now`.
 """
 
 import os
@@ -43,7 +43,7 @@ def end() -> None:
 
 
 def follow() -> None:
-    """Covers this process from now to its end, and those that it forks."""
+    """Covers this process from now to its end, and its forks."""
     folder = os.environ.get(FOLDER)
     if not folder or _running:
         return
@@ -55,14 +55,14 @@ def follow() -> None:
 
 
 def watch_forks() -> None:
-    """Covers forks of this process, and keeps what ends by `os._exit`."""
+    """Covers forks of this process, and saves the data of those that end with `os._exit`."""
     os.register_at_fork(after_in_child=_again)
     os._exit = _saving(os._exit)
 
 
 def _again() -> None:
     if _running:
-        _running.pop().stop()  # the parent's, which has a file of its own
+        _running.pop().stop()  # the parent's, which has a separate file
         begin(_now(os.environ[FOLDER]))
 
 

@@ -1,7 +1,7 @@
 """Seeded mutants of source files: small mistakes, each planted by an edit of a few characters.
 
-A mutant's key is made of its path, the function and the statement that it changes, not of a line number: the same
-mutant is found in another revision where this statement reads the same.
+A mutant's key consists of its path, the function and the changed statement, without a line number: another revision
+with this statement has the same mutant.
 """
 
 import ast
@@ -45,7 +45,7 @@ def chosen(
     """Returns `count` mutants that each of the `shared` trees has, too.
 
     Each folder gets its share by lines of code, kinds take turns in it, and no statement is changed twice. The order
-    is that of hashes of seed and key, so that an edit elsewhere in the tree hardly changes the choice.
+    follows hashes of seed and key, so that an edit elsewhere in the tree hardly changes the choice.
     """
     known = [{x.key for path, text in tree.items() for x in mutants(path, text)} for tree in shared]
     found, lines = defaultdict[str, list[Mutant]](list), Counter[str]()
@@ -77,7 +77,7 @@ def code_lines(text: str) -> int:
 
 
 def _shares(lines: Mapping[str, int], count: int) -> dict[str, int]:
-    """Splits a count by lines, by largest remainders; whoever has a line gets at least one."""
+    """Splits a count by lines, with largest remainders; each folder with code gets at least one."""
     whole = sum(lines.values()) or 1
     exact = {folder: count * n / whole for folder, n in lines.items()}
     shares = {folder: max(1, math.floor(x)) for folder, x in exact.items()}

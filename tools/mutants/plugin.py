@@ -1,4 +1,4 @@
-"""For pytest, in a fork of `tools.mutants.zygote`: runs chosen tests in the order given, and notes how each ended."""
+"""Pytest plugin for forks of `tools.mutants.zygote`: runs chosen tests in the given order, and records outcomes."""
 
 import json
 import resource
@@ -19,7 +19,7 @@ def seconds() -> float:
 class Notes:
     """Writes a line of JSON per test: id, outcome, processor seconds, mark `long`, shared fixtures.
 
-    With `switch`, each test and each fixture that several tests share is a context of coverage.
+    With `switch`, each test and each shared fixture is a coverage context.
     """
 
     def __init__(self, file: IO[str], request: Mapping[str, Any], switch: Callable[[str], None] | None) -> None:
@@ -92,12 +92,12 @@ class Notes:
 
 
 def _name(fixture: Any) -> str:
-    """Returns how contexts name a shared fixture; none has a name in pytest's own and a plugin's."""
+    """Returns a shared fixture's name in contexts; pytest's own fixtures and plugins' have none."""
     return f"fixture {fixture.baseid}::{fixture.argname}" if fixture.baseid else ""
 
 
 def run(request: dict[str, Any], switch: Callable[[str], None] | None = None) -> int:
-    """Runs pytest as a request says, in the folder of the tree; returns its exit code."""
+    """Runs pytest on a request in the folder of the tree; returns its exit code."""
     with Path(request["notes"]).open("a") as file:
         notes = Notes(file, request, switch)
         arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-o", "timeout=0", "-q"]

@@ -1,4 +1,4 @@
-"""Plants mutants one after the other, and runs against each the tests that reach it, until one fails."""
+"""Plants mutants one after the other, and runs the tests that reach each, until one fails."""
 
 import json
 import re
@@ -15,13 +15,13 @@ from tools.mutants.trees import Ended, Tree
 KILLED, LATE, SURVIVED, UNCOVERED = "killed", "timed out", "survived", "not covered"
 CAUGHT = (KILLED, LATE)
 FIRST = 15.0  # recorded seconds of a mutant's first tests; each next batch has three times as many
-FILES = 8  # test files of a first batch: each has imports of its own
-WAITS = re.compile(r"time(d )?out|too long", re.IGNORECASE)  # what a test says that a busy machine may have failed
-SLACK, FACTOR = 60.0, 10.0  # a batch may take so many seconds, and so many times what it has taken without a mutant
+FILES = 8  # test files of a first batch: each has separate imports
+WAITS = re.compile(r"time(d )?out|too long", re.IGNORECASE)  # output of a test that a busy machine may have failed
+SLACK, FACTOR = 60.0, 10.0  # limits of a batch: seconds, and a multiple of its time without a mutant
 
 
 class Verdict(NamedTuple):
-    """What the tests made of a mutant."""
+    """Result of the tests on a mutant."""
 
     key: str
     path: str
@@ -30,11 +30,11 @@ class Verdict(NamedTuple):
     before: str
     after: str
     verdict: str
-    by: str  # the test that failed, or what was running when time ran out
-    long: bool  # no plain test had caught it
+    by: str  # the failed test, or the running one when time ran out
+    long: bool  # no plain test caught it
     reaching: int
     tried: int
-    untried: int  # tests beyond the limit of seconds
+    untried: int  # tests beyond the time limit
     seconds: float
 
 
@@ -45,7 +45,7 @@ class Judge:
         self.tree, self.reach, self.sound, self.most, self.long = tree, reach, sound, most, long
 
     def verdict(self, mutant: Mutant) -> Verdict:
-        """Returns what becomes of one mutant."""
+        """Returns the verdict on one mutant."""
         reaching = self.reach.reaching(mutant)
         files = self.reach.mirrored(mutant)
         plain, long = [[x for x in reaching if x.long is which] for which in (False, True)]
@@ -85,7 +85,7 @@ class Judge:
                 return LATE if ended.late else KILLED
 
     def _passes(self, test: str, file: str) -> bool:
-        """Says whether a test passes without a mutant; each is asked once."""
+        """Tells whether a test passes without a mutant; each is run once."""
         if test not in self.sound:
             ended = self.tree.run([file], [test] if "::" in test else [], limit=900.0)
             self.sound[test] = failed(ended) is None
@@ -101,7 +101,7 @@ class Judge:
 
 
 def failed(ended: Ended) -> str | None:
-    """Returns the test or the file that failed, or was running as the process ended; None where all passed."""
+    """Returns the test or file that failed, or was running when the process ended; None if all passed."""
     for note in ended.notes:
         if note.get("failed"):
             return str(note.get("id") or note["collected"] or "collection")
@@ -118,7 +118,7 @@ def _ordered(tests: Sequence[Test], mutant: Mutant) -> list[Test]:
 
 
 def _batches(tests: Sequence[Test], most: float) -> tuple[list[Any], int]:
-    """Splits tests into batches that grow, up to `most` seconds in all; returns how many are left."""
+    """Splits tests into growing batches, up to `most` seconds in all; returns the number of tests left."""
     left, batches, spent, size, files = list(tests), list[Any](), 0.0, FIRST, FILES
     while left and spent < most:
         batch, cost = list[Test](), 0.0
@@ -135,7 +135,7 @@ def _batches(tests: Sequence[Test], most: float) -> tuple[list[Any], int]:
 
 
 def read(path: Path) -> dict[str, Verdict]:
-    """Returns the verdicts of a file by the mutants' keys; a line cut short is left out."""
+    """Returns a file's verdicts by mutant key; skips a truncated line."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -147,7 +147,7 @@ def read(path: Path) -> dict[str, Verdict]:
 
 
 def each(trees: Sequence[Tree], work: Sequence[Any], one: Callable[[Tree, Any], Any]) -> Iterator[Any]:
-    """Does the work in all trees at a time; yields results as they come."""
+    """Works in all trees in parallel; yields results as they come."""
     import queue
 
     todo, done = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()

@@ -1,4 +1,4 @@
-"""The table of verdicts: the share caught in each folder, by one suite or by two."""
+"""The table of verdicts: the share of mutants caught in each folder, by one or two suites."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,12 +9,12 @@ from tools.mutants.run import CAUGHT, LATE, UNCOVERED, Verdict
 
 
 def caught(verdict: Verdict, long: bool) -> bool:
-    """Says whether plain tests, or all, caught a mutant."""
+    """Tells whether plain tests, or all, caught a mutant."""
     return verdict.verdict in CAUGHT and (long or not verdict.long)
 
 
 def rows(suites: Sequence[Mapping[str, Verdict]], long: bool) -> Iterator[tuple[str, int, list[int]]]:
-    """Yields folder, mutants and how many each suite caught, of those that every suite has a verdict on."""
+    """Yields folder, mutants and each suite's number of caught ones, among those that every suite judged."""
     keys = set(suites[0]).intersection(*suites[1:])
     folders = {key: folder_of(suites[0][key].path) for key in keys}
     for folder in [*FOLDERS, "all"]:

@@ -1,7 +1,7 @@
-"""Throw-away copies of a revision, each with an environment of its own and a process that runs its tests.
+"""Temporary copies of a revision, each with a separate environment and a process that runs its tests.
 
-The environment is the running one, seen through an empty one whose first folder is the copy: what a test starts
-imports the copy, too, whatever its working directory.
+The environment shares the running one's packages, but its first folder is the copy: processes that tests start import
+the copy, whatever their working directory.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).resolve().parent
-# What the server imports before it forks: packages that tests use, of which none runs an operation of TensorFlow.
+# Imports of the server before it forks: packages that tests use and that run no TensorFlow operation.
 PYTEST = "pytest coverage hypothesis _hypothesis_pytestplugin pytest_timeout _pytest.unittest _pytest.skipping"
 IMPORTS = (
     f"{PYTEST} numpy gin absl.app absl.testing.absltest rich.console rich.table rich.progress tensorflow"
     " jax jax.numpy optax flax.linen scipy.stats scipy.optimize scipy.signal safetensors yaml"
 )
-LATER = 1_000_000  # seconds between a source's time and its mutants': bytecode of one is never taken for the other
+LATER = 1_000_000  # seconds between a source's time and its mutants': bytecode of one never matches the other
 
 
 class Ended(NamedTuple):
-    """How a run of tests ended, and its notes (`tools.mutants.plugin`)."""
+    """Exit of a test run, and its notes (`tools.mutants.plugin`)."""
 
     code: int
     late: bool
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 
 
 def commit(revision: str) -> str:
-    """Returns the commit that a revision names."""
+    """Returns the commit of a revision."""
     command = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -67,7 +67,7 @@ class Tree:
         environment: Mapping[str, str] | None = None,
         without: Sequence[str] = (),
     ) -> Ended:
-        """Runs the tests of some files, or of those only the ones named, in their order, and never those `without`."""
+        """Runs the tests of some files, or the named ones in their order, without those in `without`."""
         scratch = self.root / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "tmp").mkdir(parents=True)
@@ -90,7 +90,7 @@ class Tree:
 
     @contextlib.contextmanager
     def changed(self, path: str, text: str) -> Iterator[None]:
-        """Has another text in a file for a while."""
+        """Changes the text of a file for a while."""
         file = self.tree / path
         was, stat = file.read_bytes(), file.stat()
         self.planted += 1
@@ -133,7 +133,7 @@ def _git(*arguments: str) -> None:
 
 
 def _environment(folder: Path, tree: Path) -> Path:
-    """Makes an environment that has the packages of this one, but imports `tree` first; returns its Python."""
+    """Makes an environment with the packages of this one, which imports `tree` first; returns its Python."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)

@@ -1,8 +1,8 @@
-"""A process that has imported what tests import from elsewhere, and runs pytest in its forks.
+"""A process that has imported the tests' packages, and runs pytest in its forks.
 
 It reads requests (a line of JSON each) on stdin and answers each with a line: exit code, whether time ran out, and
-processor seconds. Nothing of the tree itself is imported before a fork, so that each fork sees the files as they are
-by then. TensorFlow allows a fork as long as it has run no operation.
+processor seconds. It imports nothing of the tree before a fork, so that each fork sees the current files. TensorFlow
+allows a fork as long as it has run no operation.
 """
 
 import contextlib
@@ -21,23 +21,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-DEATH_SIGNAL = 1  # prctl(2): what a fork gets as this process ends
+DEATH_SIGNAL = 1  # prctl(2): the signal to a fork when this process ends
 SUBREAPER = 36  # prctl(2): orphans of a fork become children of this process, which ends them
-MEMORY = 10 << 30  # bytes: a mistake in a size ends in an error, not in the machine's last page
+MEMORY = 10 << 30  # bytes: a mistake in a size raises an error, and spares the machine
 
 
 def serve() -> dict[str, Any]:
-    """Answers requests; returns in each fork, with the request that it is for."""
+    """Answers requests; returns in each fork, with its request."""
     for line in sys.stdin:
         request = json.loads(line)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # threads of NumPy's, which make themselves anew in a fork
+            warnings.simplefilter("ignore")  # NumPy's threads, which restart in a fork
             pid = os.fork()
         if not pid:
             return dict(request)
         ended = os.pidfd_open(pid)
         late = _late(pid, ended, request["limit"])
-        if late is None:  # whoever asked is gone
+        if late is None:  # the parent has ended
             os.kill(pid, signal.SIGKILL)
             _end_orphans()
             break
@@ -52,9 +52,9 @@ def serve() -> dict[str, Any]:
 
 
 def _late(pid: int, ended: int, limit: float) -> bool | None:
-    """Waits for the end of a fork, or of its seconds; returns nothing where stdin ends first.
+    """Waits for a fork's end, at most its seconds; returns None if stdin ends first.
 
-    Seconds for which a thread of it could run, but others had the processors, don't count (proc(5), `schedstat`).
+    Seconds in which a runnable thread waited for a processor don't count (proc(5), `schedstat`).
     """
     begun, delays = time.monotonic(), dict[str, int]()
     while not (ready := select.select([ended, 0], [], [], 1.0)[0]):
@@ -77,7 +77,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _end_orphans() -> float:
-    """Kills and waits for what a fork has left behind; returns its processor seconds."""
+    """Kills and waits for a fork's remaining children; returns their processor seconds."""
     spent = 0.0
     while True:
         for child in _descendants(os.getpid())[1:]:
@@ -91,7 +91,7 @@ def _end_orphans() -> float:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this fork the process of one pytest: a session, files for its streams, its environment."""
+    """Makes this fork the process of one pytest: session, output files, environment."""
     os.setsid()
     ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     for number, path in ((0, os.devnull), (1, request["log"]), (2, request["log"])):

@@ -1,1 +1,1 @@
-"""Runs the commands of a page and makes its pictures of what they show."""
+"""Runs the commands of a page and draws their output."""

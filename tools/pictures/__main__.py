@@ -1,8 +1,8 @@
-"""`python -m tools.pictures [PAGE ...] [--out=DIR]`: makes the pictures of pages by the pages' own commands.
+"""`python -m tools.pictures [PAGE ...] [--out=DIR]`: makes the pictures of pages with the pages' own commands.
 
-A picture directly below a block of commands is of what these leave: the file of its name; a page of HTML of that name,
-as Chromium shows it (`pip install -e '.[browser]'`, and Debian's Chromium); or else what stands on the terminal, two
-thirds through where there is a bar. All commands of a page are run, from the top on, in one new folder.
+A picture directly below a block of commands shows their result: the file of that name; an HTML page of that name in
+Chromium (`pip install -e '.[browser]'`, and Debian's Chromium); or else the terminal, at two thirds of its progress bar
+if it has one. All commands of a page run in order in one new folder.
 """
 
 import argparse
@@ -21,7 +21,7 @@ DOCS = CHECKOUT / "docs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws, and names each picture; returns 1 where there was nothing to draw one with."""
+    """Draws, and prints each picture; returns 1 if Chromium was needed and absent."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all of docs/ with such pictures")
     parser.add_argument("--out", type=Path, default=DOCS / "pictures", metavar="DIR", help="default: docs/pictures")
@@ -53,7 +53,7 @@ def pictures(page: str) -> Iterator[tuple[str, bytes | None]]:
 
 
 def picture(name: str, folder: Path, screen: Screen) -> bytes | None:
-    """Returns the picture of this name of what commands have left in a folder and on a terminal."""
+    """Returns the picture of this name, from the folder and the terminal of the commands."""
     page = (folder / name).with_suffix(".html")
     if page.exists():
         return shot(page)

@@ -1,4 +1,4 @@
-"""Draws a terminal as SVG that stands by itself: any font will do, and nothing is fetched."""
+"""Draws a terminal as self-contained SVG: any font works, and nothing is fetched."""
 
 import io
 import re
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-# Legible on this ground where they are dim, too.
+# Legible on this background, dim or not.
 GROUND, TEXT = (24, 26, 31), (226, 229, 234)
 COLOURS = [
     (110, 116, 128),  # black
@@ -40,7 +40,7 @@ FORMAT = """\
 
 
 def svg(ansi: str, name: str) -> str:
-    """Returns a window with this text and its styles in it, as wide as it has to be."""
+    """Returns a window with this styled text, as wide as needed."""
     text = Text.from_ansi(ansi.rstrip("\n"))
     width = max(len(line.rstrip()) for line in text.plain.splitlines())
     console = Console(file=io.StringIO(), record=True, width=width, highlight=False)

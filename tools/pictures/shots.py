@@ -1,4 +1,4 @@
-"""Photographs pages of HTML, where Chromium is found."""
+"""Screenshots of HTML pages, if Chromium is installed."""
 
 import importlib.util
 import shutil
@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 1000, 960  # pixels
 
 
 def shot(page: Path) -> bytes | None:
-    """Returns what is seen of a page before it is scrolled, as PNG; None where there is nothing to look with."""
+    """Returns the first screen of a page as PNG; None without Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None or importlib.util.find_spec("playwright") is None:
         return None

@@ -1,4 +1,4 @@
-"""A terminal that a command believes to be on, and what is to be seen on it."""
+"""A pseudo-terminal for a command, and its screen."""
 
 import codecs
 import copy
@@ -12,30 +12,30 @@ from pathlib import Path
 
 from tests.commands import environment
 
-COLUMNS = 164  # a line of figures isn't broken
+COLUMNS = 164  # a line of metrics isn't wrapped
 TOKEN = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([^\x1b])", re.DOTALL)
 UNFINISHED = re.compile(r"\x1b(\[[?\d;]*)?$")
-BAR = re.compile(r"━ +(\d+)/(\d+) ")  # that tells how far a run is
+BAR = re.compile(r"━ +(\d+)/(\d+) ")  # the progress bar's count of steps
 PART = 2 / 3
 
 
 class Screen:
-    """The lines of a terminal without an end: what `rich` writes to one of this width moves, styles and erases them.
+    """An endless screen for the output of `rich` at this width: it moves, styles and erases lines.
 
     >>> screen = Screen(20)
-    >>> screen.feed("1/2\\r\\x1b[2Kloss \\x1b[1m0.5\\x1b[0m\\r\\n2/2")
+    >>> screen.feed("1/2\r\x1b[2Kloss \x1b[1m0.5\x1b[0m\r\n2/2")
     >>> screen.text
-    'loss 0.5\\n2/2'
+    'loss 0.5\n2/2'
     """
 
     def __init__(self, columns: int):
         self._columns = columns
-        self._lines: list[list[tuple[str, str]]] = [[]]  # of each place its style, as sequences, and what is there
+        self._lines: list[list[tuple[str, str]]] = [[]]  # per cell its style, as sequences, and its character
         self._row = self._column = 0
         self._style = self._rest = ""
 
     def feed(self, text: str) -> None:
-        """Does what `text` says; of a sequence that is cut off the rest comes next."""
+        """Interprets `text`; keeps an incomplete sequence for the next call."""
         text = self._rest + text
         unfinished = UNFINISHED.search(text)
         self._rest = unfinished[0] if unfinished else ""
@@ -48,7 +48,7 @@ class Screen:
                 self._row = max(self._row - int(numbers or 1), 0)
             elif (numbers, sequence) == ("2", "K"):
                 self._lines[self._row].clear()
-            elif numbers != "?25":  # by which a cursor is hidden, and shown again
+            elif numbers != "?25":  # hide and show the cursor
                 raise ValueError(f"this terminal doesn't know `ESC[{numbers}{sequence}`: teach it to")
 
     def _write(self, character: str) -> None:
@@ -71,12 +71,12 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """What can be read."""
+        """Returns the readable text."""
         return "\n".join("".join(character for _, character in line) for line in self._lines)
 
     @property
     def ansi(self) -> str:
-        """What can be read, with its styles."""
+        """Returns the text with its styles."""
         return "\n".join(map(_ansi, self._lines))
 
 
@@ -86,7 +86,7 @@ def _ansi(line: Sequence[tuple[str, str]]) -> str:
 
 
 def shown(command: Sequence[str], prompt: str, folder: Path) -> Screen:
-    """Runs a command on a terminal; returns what was to be seen two thirds through its bar, or else in the end."""
+    """Runs a command on a terminal; returns the screen at two thirds of its bar, or else at the end."""
     screen, seen = Screen(COLUMNS), None
     screen.feed("".join(f"\x1b[32m{'>' if i else '$'}\x1b[0m {line}\r\n" for i, line in enumerate(prompt.splitlines())))
     mine, theirs = pty.openpty()
@@ -95,7 +95,7 @@ def shown(command: Sequence[str], prompt: str, folder: Path) -> Screen:
         os.close(theirs)
         decode = codecs.getincrementaldecoder("utf-8")().decode
         while part := _read(mine):
-            for piece in re.split("(?=\r)", decode(part)):  # each bar begins so, and erases the one before
+            for piece in re.split("(?=\r)", decode(part)):  # each bar begins so, and erases the previous one
                 screen.feed(piece)
                 bar = BAR.search(screen.text)
                 if seen is None and bar and int(bar[1]) >= PART * int(bar[2]):
@@ -109,5 +109,5 @@ def shown(command: Sequence[str], prompt: str, folder: Path) -> Screen:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # as Linux says that the other end is closed
+    except OSError:  # Linux reports that the other end is closed
         return b""

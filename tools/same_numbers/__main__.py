@@ -1,8 +1,8 @@
-"""`python -m tools.same_numbers --against=REVISION`: does this checkout train as that revision did, bit for bit?
+"""`python -m tools.same_numbers --against=REVISION`: checks that this checkout trains bit for bit as that revision.
 
-Every configuration that ships is trained some steps by the command, on 1 and 2 replicas with 1 and 2 microbatches, by
-the code of either. Equal must be: the hashes of all variables, the optimizers' included; each figure of each line; and
-the collectives of a step. What is read from folders is generated; the paper's CycleGAN and GPT-2 are made narrow.
+Both revisions train every shipped configuration some steps with the command, on 1 and 2 replicas with 1 and 2
+microbatches. Equal must be: the hashes of all variables, the optimizers' included; each metric of each line; and the
+collectives of a step. Image folders and texts are generated; the paper's CycleGAN and GPT-2 are made narrow.
 """
 
 import argparse
@@ -60,7 +60,7 @@ CHANGES: Mapping[str, Sequence[str]] = {
 
 
 class Case(NamedTuple):
-    """One configuration on so many replicas, with so many microbatches."""
+    """One configuration with a number of replicas and microbatches."""
 
     config: str
     replicas: int
@@ -70,7 +70,7 @@ class Case(NamedTuple):
         return f"{self.config} {self.replicas} x {self.microbatches}"
 
     def order(self, root: Path, folders: Path, steps: int, file: Path | None) -> dict[str, Any]:
-        """Returns what `trains.py` is told: the flags, and the workdir below `root`."""
+        """Returns the request for `trains.py`: the flags, and the workdir below `root`."""
         runtime = "mirrored" if self.replicas > 1 else "one_device"
         folder = folders / FOLDERS.get(self.config, "")
         half = max(1, steps // 2)
@@ -89,10 +89,10 @@ class Case(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one case ended with."""
+    """Results of one case."""
 
     variables: Mapping[str, str]  # hashes by path
-    lines: Sequence[Mapping[str, Any]]  # of figures
+    lines: Sequence[Mapping[str, Any]]  # of metrics
     collectives: Sequence[Sequence[str]]
 
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def differences(then: Found, now: Found, renamed: Mapping[str, str]) -> Iterator[str]:
-    """Says what two runs of one case don't share."""
+    """Lists the differences of two runs of one case."""
     before = {_path_now(path, renamed): digest for path, digest in then.variables.items()}
     for path in sorted({*before, *now.variables}):
         if before.get(path) != now.variables.get(path):
@@ -156,7 +156,7 @@ def _found(root: Path, case: Case) -> Found:
 
 
 def _train(orders: Mapping[Path, Sequence[Mapping[str, Any]]]) -> None:
-    """Runs all cases, those of either checkout one after the other and both checkouts at once."""
+    """Runs all cases, those of each checkout in sequence and both checkouts in parallel."""
     trains = Path(__file__).with_name("trains.py")
     processes = {}
     for checkout, order in orders.items():
@@ -185,7 +185,7 @@ def _train(orders: Mapping[Path, Sequence[Mapping[str, Any]]]) -> None:
 
 
 def _write_folders(folders: Path) -> None:
-    """Generates what a user would download, the same for both sides."""
+    """Generates what a user would download, equal for both sides."""
     from tests.test_configs import write_idx
     from tools.invariance.stand_ins import write_images
 
@@ -198,7 +198,7 @@ def _print_table(rows: Mapping[Case, Sequence[str]], found: Mapping[Case, Found]
     table = Table("configuration", "replicas x microbatches", "variables", "figures", "collectives", "verdict")
     for case, differences in rows.items():
         now = found[case]
-        figures = sum(len(line) - 2 for line in now.lines)  # step and split aren't any
+        figures = sum(len(line) - 2 for line in now.lines)  # step and split aren't metrics
         counts = (f"{len(now.variables)}", f"{figures}", f"{len(now.collectives)}")
         table.add_row(
             case.config, f"{case.replicas} x {case.microbatches}", *counts, _verdict(case, differences, flags)
@@ -218,7 +218,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--against", required=True, metavar="REVISION", help="what git calls the other side")
     add("--configs", nargs="+", default=known, metavar="NAME", help=f"some of {', '.join(known)} (default: all)")
     add("--steps", type=int, default=20, help="how many to train (default: 20)")
-    add("--renamed", nargs="+", default=[], metavar="OLD=NEW", help="beginnings of variables' paths that have changed")
+    add("--renamed", nargs="+", default=[], metavar="OLD=NEW", help="changed prefixes of variables' paths")
     add(
         "--configuration_of_then",
         nargs="+",

@@ -1,8 +1,8 @@
-"""Trains the cases that it reads from stdin with the code of one checkout, each in a fork that has TensorFlow already.
+"""Trains the cases from stdin with the code of one checkout, each in a fork that has imported TensorFlow.
 
     python tools/same_numbers/trains.py CHECKOUT < cases.json
 
-It runs at revisions that don't have this file, so it asks nothing of them but `trainers.main.main(flags)`.
+It also runs revisions without this file, so it only uses their `trainers.main.main(flags)`.
 """
 
 import json
@@ -21,7 +21,7 @@ from trainers.main import main  # noqa: E402
 
 
 def run(flags: list[str], folder: Path, output: Path) -> int:
-    """Runs the command in a fork, in `folder`, and returns its exit code; `output` takes what it prints."""
+    """Runs the command in a fork, in `folder`, and returns its exit code; `output` receives its output."""
     process = os.fork()
     if process == 0:
         code = 1
