@@ -1,1 +1,1 @@
-"""Tests; the folders mirror those of the code."""
+"""Tests, in folders that mirror the code's."""

@@ -1,6 +1,6 @@
-"""Runs the command without Keras: `run` in a fork of a process that has TensorFlow already, `run_process` for real.
+"""Runs the command without Keras: `run` in a fork of a process that has imported TensorFlow, `run_process` for real.
 
-What only a new process can show (how it starts, which signal ends it, what the README promises) calls `run_process`.
+Use `run_process` for what only a new process shows: its start, the signal that ends it, the README's promises.
 """
 
 import atexit
@@ -23,15 +23,15 @@ Done = subprocess.CompletedProcess[str]
 
 
 def environment() -> dict[str, str]:
-    """As the user's, but without Keras, and nothing of the test runner's leaks in but its choice of kernels."""
+    """Returns the user's environment without Keras; of the test runner's variables only its choice of kernels stays."""
     ours = {key for key in os.environ if key.startswith(("TF_", "DTENSOR_", "PYTEST"))} - {"TF_ENABLE_ONEDNN_OPTS"}
     kept = {key: x for key, x in os.environ.items() if key not in ours}
-    # What they import is cached already, and on a full disk half a file of bytecode would stay.
+    # Their imports are cached already; on a full disk half a bytecode file would stay.
     return {**kept, "PYTHONPATH": str(CHECKOUT / "tests" / "no_keras"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def let_children_hear() -> None:
-    """Undoes what `nohup` and a shell's background leave to all that is started: that SIGHUP and SIGINT are ignored."""
+    """Resets SIGHUP and SIGINT for child processes, which `nohup` and a shell's background jobs would ignore."""
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # still nothing here; a new process begins with the default
@@ -46,9 +46,9 @@ def run_process(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
 
 
 def said(stream: IO[bytes], timeout: float | None) -> bool:
-    """Waits until there is something to read, or the end of it; at most so long. Tells whether there is.
+    """Waits until data or the end of the stream can be read; returns False after the time limit.
 
-    `select.select` knows of the first 1,024 files of a process, and a process of many tests may have more.
+    `select.select` handles a process's first 1,024 files only; a process of many tests may have more.
     """
     ready = select.poll()
     ready.register(stream, select.POLLIN)
@@ -88,9 +88,9 @@ class ForkServer:
         before: Mapping[str, Any] | None = None,
         command: str = "trainers.main",
     ) -> int:
-        """Starts a command with files for its output; returns its process id. The next `answer` is its exit code.
+        """Starts a command with files for its output; returns its pid. The next `answer` is its exit code.
 
-        `before` is what `become` in `tests.fork_server` says.
+        `become` in `tests.fork_server` explains `before`.
         """
         assert self.process.stdin
         streams = {"stdout": stdout, "stderr": stderr}
@@ -99,7 +99,7 @@ class ForkServer:
         return self.answer()
 
     def answer(self, timeout: float | None = None) -> int:
-        """Returns the next number that the server says; raises `TimeoutError` where none comes in time."""
+        """Returns the server's next number; raises `TimeoutError` if none comes in time."""
         assert self.process.stdout
         if not said(self.process.stdout, timeout):
             raise TimeoutError
@@ -107,7 +107,7 @@ class ForkServer:
 
     @contextlib.contextmanager
     def listening(self, pipe: Path) -> Iterator[list[str]]:
-        """Has a fork listen meanwhile for `tests.forwarded`; yields the words that stand for `python` in a shell."""
+        """Makes a fork listen for `tests.forwarded`; yields the words that stand for `python` in a shell."""
         os.mkfifo(pipe)
         name = f"tapeloop-tests-{self.process.pid}"
         # It opens the pipe as this does.
@@ -125,29 +125,29 @@ fork_server = functools.cache(ForkServer)
 
 
 def run(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
-    """Runs the command in `cwd`, with everything that `run_process` shows but the time."""
+    """Runs the command in `cwd`; the result is `run_process`'s without the time."""
     if sys.platform != "linux" or fork_server().environment != environment():
-        return run_process(*arguments, cwd=cwd, timeout=timeout)  # TensorFlow reads its settings as it is imported
+        return run_process(*arguments, cwd=cwd, timeout=timeout)  # TensorFlow reads its settings at import
     return fork_server().run(*arguments, cwd=cwd, timeout=timeout)
 
 
 def launch(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
     """Runs `trainers.launch` in a fork, which forks its workers."""
     forks = {"command": "trainers.launch", "before": {"module": "tests.forked_launch", "arguments": {}}}
-    from tests import ports  # of the launcher, which a first change of CONTRIBUTING.md is made without
+    from tests import ports  # the launcher needs it; CONTRIBUTING.md's first change runs without
 
     return fork_server().run(*ports.flags(), *arguments, cwd=cwd, timeout=timeout, **forks)
 
 
 def passed(*arguments: str, cwd: Path, timeout: float = 300, run: Callable[..., Done] = run) -> Done:
-    """Runs a command that has to end with 0; returns what it said."""
+    """Runs a command that must exit with 0; returns its output."""
     done = run(*arguments, cwd=cwd, timeout=timeout)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     return done
 
 
 def python(*words: str, cwd: Path, **variables: str) -> Done:
-    """Runs Python anew with these words, and these variables beside those of `environment`."""
+    """Runs a fresh Python with these arguments, and these variables on top of `environment`."""
     return subprocess.run(
         [sys.executable, *words], cwd=cwd, env={**environment(), **variables}, capture_output=True, text=True,
         timeout=120, check=False,
@@ -155,7 +155,7 @@ def python(*words: str, cwd: Path, **variables: str) -> Done:
 
 
 def one_paragraph(error: str, *says: str) -> None:
-    """Asserts that this is one line of an error, and has each of the texts."""
+    """Asserts that this is one line of an error that contains all of the texts."""
     assert error.startswith("error: "), error
     assert error.count("\n") == 1, error
     for text in says:
@@ -163,7 +163,7 @@ def one_paragraph(error: str, *says: str) -> None:
 
 
 def refused(*arguments: str, cwd: Path, exit_code: int, says: list[str], run: Callable[..., Done] = run) -> str:
-    """The one paragraph on stderr of a run that must be refused; it has each of the texts in `says`."""
+    """Returns the one paragraph on stderr of a run that must be refused; it contains all of `says`."""
     done = run(*arguments, cwd=cwd)
     assert done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)
     assert done.stderr.startswith("error: "), done.stderr

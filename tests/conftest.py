@@ -1,4 +1,4 @@
-"""The suite runs without Keras, which can't be imported, and says how many `long` tests a plain `pytest` leaves out."""
+"""Runs the suite without Keras, and reports how many `long` tests a plain `pytest` leaves out."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ from tests.notes import Notes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tolerances are those of exact products, and replicas virtual CPUs: GPUs are for `python -m trainers.verify_machine`.
+# Tolerances assume exact products, and replicas are virtual CPUs: use `python -m trainers.verify_machine` for GPUs.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TAPELOOP_OPEN_PORTS", "1")  # tests start workers by hand, on machines that people share
 sys.modules["keras"] = None  # type: ignore[assignment]
@@ -24,28 +24,28 @@ let_children_hear()
 
 
 def pytest_configure(config):
-    """Notes what each test costs, where the gate asks for it."""
-    file = os.environ.pop("TEST_NOTES", None)  # a pytest that a test starts notes nothing
+    """Records each test's cost if the gate asks for it."""
+    file = os.environ.pop("TEST_NOTES", None)  # a pytest that a test starts records nothing
     if file or getattr(config, "workerinput", {}).get("notes"):
         config.pluginmanager.register(Notes(Path(file) if file else None), "notes")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Has the workers of pytest-xdist measure what their process costs."""
+    """Makes pytest-xdist's workers measure the cost of their process."""
     node.workerinput["notes"] = node.config.pluginmanager.has_plugin("notes")
 
 
 @pytest.fixture(autouse=True)
 def _forget_bindings():
-    """Nothing that a test binds in gin reaches the next test of the process, whichever that is."""
+    """Clears gin's bindings after each test of the process."""
     yield
     gin.clear_config()
 
 
 @pytest.fixture
 def chance():
-    """Random numbers from a new seed each time, which a failure prints and `TEST_SEED` repeats."""
+    """Returns random numbers from a new seed each time, which a failure prints and `TEST_SEED` repeats."""
     seed = int(os.environ.get("TEST_SEED") or random.SystemRandom().getrandbits(32))
     print(f"repeat this with `TEST_SEED={seed}`")
     return random.Random(seed)
@@ -55,7 +55,7 @@ def chance():
 def pytest_collection_modifyitems(items):
     """Puts the cases of a test in the order of their names.
 
-    pytest-xdist runs nothing where two of its workers collect in different orders, as they do of a set.
+    pytest-xdist runs nothing if two of its workers collect in different orders, as they do with sets.
     """
     first = {}
     for item in items:
@@ -64,10 +64,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Has what imports left behind collected no more, and what tests leave less often.
+    """Freezes imported objects for the garbage collector, and makes it collect less often.
 
-    A worker has imported TensorFlow, JAX and all tests: most of a million objects, through which each whole collection
-    would go, and tracing makes so many that there are many.
+    A worker has imported TensorFlow, JAX and all tests, about a million objects. Tracing allocates enough to cause many
+    full collections, each of which would visit them all.
     """
     gc.collect()
     gc.freeze()
@@ -76,7 +76,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Has no file of tests pay for the memory of those before it."""
+    """Frees a test file's memory before the next file."""
     if nextitem is None or nextitem.path != item.path:
         memory.release()
 
@@ -92,7 +92,7 @@ def pytest_deselected(items):
 
 
 def pytest_sessionfinish(session):
-    """Notes which way `trainers.launch` closed ports, where a test has asked."""
+    """Records how `trainers.launch` closed ports, if a test asked."""
     ports = sys.modules.get("tests.ports")
     if ports and ports.way.cache_info().currsize:
         session.config.stash[PORTS] = ports.way()
@@ -103,7 +103,7 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    """Every worker of pytest-xdist collects all tests, and leaves out the same ones."""
+    """Counts the left-out tests of one pytest-xdist worker: all of them collect the same tests."""
     node.config.stash[PORTS] = getattr(node, "workeroutput", {}).get("ports") or node.config.stash.get(PORTS, "")
     node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 

@@ -1,8 +1,8 @@
-"""Runs `python -m trainers.main`, or `trainers.launch`, in forks of one process, which has imported TensorFlow for all.
+"""Runs `python -m trainers.main`, or `trainers.launch`, in forks of one process that has imported TensorFlow.
 
 Importing TensorFlow takes 3.5 of the 3.9 CPU seconds of a refusal. A process may fork as long as TensorFlow has run no
-operation, and so started none of its threads: the server only imports. A fork then does what `python -m` does, from
-`runpy` to the interpreter's own way out, so that its exit code, its streams and its signals are those of the command.
+operation, and so started no thread: the server only imports. A fork then acts as `python -m`, from `runpy` to the
+interpreter's exit, so that its exit code, its streams and its signals are the command's.
 
 The server reads requests (a line of JSON each) on stdin, and answers with two lines: the fork's process id when it has
 started, its exit code when it has ended. It ends with the process that writes to it.
@@ -21,17 +21,17 @@ from typing import Any
 
 
 def serve() -> dict[str, Any]:
-    """Answers requests; returns in each fork, with the request that it is for."""
+    """Answers requests; returns in each fork, with its request."""
     while line := os.read(0, 1 << 20):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy's threads, which make themselves anew in a fork
+            warnings.simplefilter("ignore")  # NumPy's threads, which restart in a fork
             pid = os.fork()
         if not pid:
             return json.loads(line)
         os.write(1, f"{pid}\n".encode())
         ended = os.pidfd_open(pid)
         if ended not in select.select([ended, 0], [], [])[0]:
-            os.kill(pid, signal.SIGKILL)  # whoever asked for the fork is gone
+            os.kill(pid, signal.SIGKILL)  # the parent has ended
             break
         os.close(ended)
         os.write(1, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
@@ -39,10 +39,10 @@ def serve() -> dict[str, Any]:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this fork the process that the command would have been started as.
+    """Makes this fork the process of the command.
 
-    A request may name a module whose `begin` is called before, with the arguments that it gives: it can watch the
-    process from within.
+    A request may name a module whose `begin` is called first with the given arguments: it can watch the process from
+    within.
     """
     if before := request["before"]:
         importlib.import_module(before["module"]).begin(**before["arguments"])
@@ -63,8 +63,8 @@ if __name__ == "__main__":
     import trainers.session  # noqa: F401
     from tests.forwarded import listen
 
-    # What the import of TensorFlow leaves for `app.run` to do, it does itself where `app.run` came first, as in the
-    # command: it lists devices, and C++ tells of it on stderr.
+    # In the command `app.run` comes first, and importing TensorFlow then lists devices, about which C++ writes to
+    # stderr. Here the import came first, and `app.run` does it.
     app._init_callbacks.clear()
     del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     gc.freeze()  # a collection in a fork would copy every page

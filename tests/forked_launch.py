@@ -1,7 +1,7 @@
-"""Lets `trainers.launch` start its processes as forks of itself, where it is a fork of `tests.fork_server`.
+"""Makes `trainers.launch` fork its processes, if it is a fork of `tests.fork_server`.
 
-They are processes as those that it would start: in sessions of their own, behind its pipes, with their own signals, and
-they die with it. But TensorFlow, which takes most of a start, they have already.
+They behave like started processes: sessions, pipes and signals are separate, and they die with it. But they have
+already imported TensorFlow, which takes most of a start.
 """
 
 import atexit
@@ -20,12 +20,12 @@ HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def begin() -> None:
-    """Has this process fork what it would start."""
+    """Makes this process fork instead of starting processes."""
     processes.subprocess = Forks
 
 
 class Forks:
-    """Stands where `trainers.launch` looks for the module `subprocess`."""
+    """Replaces the module `subprocess` in `trainers.launch`."""
 
     PIPE, DEVNULL = -1, -3
 
@@ -70,7 +70,7 @@ class Forks:
 def _become(
     arguments: Sequence[str], env: Mapping[str, str], preexec_fn: Callable[[], None], out: int, err: int
 ) -> NoReturn:
-    """Does what a new process and `python -m` do; never comes back to what the launcher has in hand."""
+    """Acts as a new process and `python -m`; never returns to the launcher's code."""
     code = 1
     try:
         os.setsid()
@@ -83,7 +83,7 @@ def _become(
         os.closerange(3, 1024)  # the launcher's ends of others' pipes
         os.environ.clear()
         os.environ.update(env)
-        module, *sys.argv[1:] = arguments[2:]  # behind the interpreter and `-m`
+        module, *sys.argv[1:] = arguments[2:]  # after the interpreter and `-m`
         sys.modules.pop(module, None)  # the launcher has imported it
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0

@@ -1,9 +1,9 @@
-"""Runs the `python` of a shell in forks of the fork server, which has imported TensorFlow for all of them.
+"""Runs a shell's `python` in forks of the fork server, which has imported TensorFlow.
 
     python tests/forwarded.py NAME -m trainers.main --gin_file=configs/digits_mlp.gin
 
-does what `python -m trainers.main ...` does, with its streams, its variables and its exit code, if a fork of the server
-listens at the abstract socket NAME. Importing TensorFlow is most of the processor time of a page's commands.
+does the same as `python -m trainers.main ...`, with its streams, variables and exit code, if a fork of the server
+listens at the abstract socket NAME. Importing TensorFlow takes most of the processor time of a page's commands.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 
 def listen(name: str) -> dict[str, Any]:
-    """Forks at each request; returns in each fork, with what `tests.fork_server` needs to become the command."""
+    """Forks at each request; returns in each fork, with the arguments of `tests.fork_server.become`."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with its parent
     signal.signal(signal.SIGTERM, end)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -58,20 +58,20 @@ def listen(name: str) -> dict[str, Any]:
 
 
 def reap() -> None:
-    """Forgets children that have ended; what they took of processors is then counted as this process'."""
+    """Waits for ended children; their processor time then counts for this process."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def end(*_: Any) -> NoReturn:
-    """Ends the process that listens."""
+    """Ends the listening process."""
     reap()
     os._exit(0)
 
 
 def module_of(arguments: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """Returns the module that the words name, or the script in the working directory, and what is for it."""
+    """Returns the module that the words name, or the script in the working directory, and its arguments."""
     if arguments[:1] == ["-m"]:
         return arguments[1], arguments[2:]
     script = re.fullmatch(r"(\w+)\.py", arguments[0]) if arguments else None
@@ -79,12 +79,12 @@ def module_of(arguments: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 
 def settings(variables: dict[str, str]) -> dict[str, str]:
-    """Returns the variables that count while Python starts and TensorFlow is imported."""
+    """Returns the variables that matter while Python starts and TensorFlow is imported."""
     return {key: x for key, x in variables.items() if key.startswith(("TF_", "XLA_", "PYTHON"))}
 
 
 def main() -> int:
-    """Sends the command to the fork that listens, and ends as it does."""
+    """Sends the command to the listening fork, and ends as it does."""
     _, name, *arguments = sys.argv
     request = {"arguments": arguments, "cwd": os.getcwd(), "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX) as connection:

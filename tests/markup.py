@@ -1,4 +1,4 @@
-"""Reads a page of HTML, which has to be well formed."""
+"""Parser for HTML pages, which must be well formed."""
 
 import html.parser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "img", "line", "polyline", "circle"}
 
 
 class Page(html.parser.HTMLParser):
-    """Refuses tags that aren't closed in their order; keeps elements with their attributes, and texts by their tag."""
+    """Refuses unclosed tags; keeps elements with their attributes, and texts by tag."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a test file leaves in the memory of its process."""
+"""Frees the memory that a test file leaves in its process."""
 
 import ctypes
 import gc
@@ -8,10 +8,10 @@ _LIBC = ctypes.CDLL(None)
 
 
 def release() -> None:
-    """Frees the graphs of functions that are no more, and returns what is free to the system.
+    """Frees the graphs of dead functions, and returns free memory to the system.
 
-    TensorFlow registers the gradient of each `tf.custom_gradient` that it traces for ever, and with it the whole graph:
-    some 6,000 objects of Python's a training step, through which each collection goes as well.
+    TensorFlow registers the gradient of each traced `tf.custom_gradient` for ever, and with it the whole graph: about
+    6,000 Python objects per training step, which each collection visits as well.
     """
     if ops := sys.modules.get("tensorflow.python.framework.ops"):  # pytest's own process has none
         registry = ops.gradient_registry._registry

@@ -1,4 +1,4 @@
-"""Notes of a run of pytest for the gate: each test's outcome and what it cost, one JSON object a line."""
+"""Notes of a pytest run for the gate: each test's outcome and cost, one JSON object a line."""
 
 import contextlib
 import json
@@ -50,18 +50,18 @@ class Notes:
 
 
 def processor_seconds() -> float:
-    """Returns what this process and all that it started have used of processors, the fork server's forks among it."""
+    """Returns the processor seconds of this process and its descendants, the fork server's forks included."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(x.ru_utime + x.ru_stime for x in used) + _living_seconds("self")
 
 
 def _living_seconds(process: str) -> float:
-    """Returns what the living children of a process have used, with theirs; zero where the system doesn't list them."""
+    """Returns the processor seconds of a process's living children and theirs; zero if the system doesn't list them."""
     total = 0.0
     for listed in Path("/proc", process, "task").glob("*/children"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for child in listed.read_text().split():
-                # Processor time of itself, and of its children that have ended; its name may have spaces.
+                # Processor time of the process, and of its ended children; its name may have spaces.
                 ticks = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()[11:15]
                 total += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + _living_seconds(child)
     return total

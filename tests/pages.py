@@ -1,4 +1,4 @@
-"""What a page has a reader do: files to write, commands to run, and the pictures of what these show."""
+"""Parses a page's instructions: files to write, commands to run, and pictures of their results."""
 
 import os
 import re
@@ -24,19 +24,19 @@ class Block(NamedTuple):
 
     text: str
     file: str | None = None
-    source: str | None = None  # of the checkout, which the file is a copy of
+    source: str | None = None  # in the checkout, where the file is copied from
     picture: str | None = None
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Yields what stands below `<!-- file: NAME -->`, `<!-- from: PATH -->` and `<!-- run -->`."""
+    """Yields the blocks below `<!-- file: NAME -->`, `<!-- from: PATH -->` and `<!-- run -->`."""
     for found in BLOCK.finditer(page):
         name = found["file"] or (found["source"] and Path(found["source"]).name)
         yield Block(found["text"], name, found["source"], found["picture"])
 
 
 def commands(page: str, folder: Path) -> Iterator[Block]:
-    """Writes the files of a page into a new folder, and yields what is to be run there, in turn."""
+    """Writes the files of a page into a new folder, and yields the commands to run there, in order."""
     for name in ("configs", "examples"):
         os.symlink(CHECKOUT / name, folder / name)
     for block in blocks(page):
@@ -47,15 +47,15 @@ def commands(page: str, folder: Path) -> Iterator[Block]:
 
 
 def bash(text: str, python: Sequence[str] = (sys.executable,)) -> list[str]:
-    """Returns what runs these commands; `python` is the one that runs this, or what stands for it."""
+    """Returns the command line that runs these commands; `python` is this one, or its replacement."""
     text = text.replace("-m trainers.launch ", " ".join(["-m trainers.launch", *ports.flags(), ""]))
     return ["bash", "-euo", "pipefail", "-c", f'python() {{ {shlex.join(python)} "$@"; }}; {text}']
 
 
 def session(page: str) -> tuple[str, list[str]]:
-    """Returns the Python blocks of a page that no comment marks as one program, and the lines that it should print.
+    """Returns a page's Python blocks without a comment above as one program, and the lines that it should print.
 
-    Each `print(...)  # 2.0` has its output behind it.
+    Each `print(...) # 2.0` has its output behind it.
     """
     code = "\n".join(re.findall(r"(?<!-->\n)```python\n(.*?)```", page, re.DOTALL))
     shown = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Which way `trainers.launch` closes its workers' ports on this machine, where it allows any."""
+"""Port protection that `trainers.launch` can use on this machine."""
 
 import functools
 
@@ -8,7 +8,7 @@ from trainers.launch.network import choose_network
 
 @functools.cache
 def way() -> str:
-    """Returns the line that `launch` prints, or why it refuses."""
+    """Returns the line that `launch` prints, or its reason to refuse."""
     try:
         return choose_network(open_ports=False).line
     except ConfigurationError as error:
@@ -16,5 +16,5 @@ def way() -> str:
 
 
 def flags() -> list[str]:
-    """Returns what `launch` needs to go on, on a machine that allows no way."""
+    """Returns the flags that let `launch` run on a machine without port protection."""
     return [] if way().startswith("ports: ") else ["--open_ports"]

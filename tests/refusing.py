@@ -1,4 +1,4 @@
-"""Runs a command under a kernel that refuses it some things, as it does in a container without rights.
+"""Runs a command in a kernel that refuses it some system calls, as in a container without privileges.
 
 python -m tests.refusing namespaces guards -- python -m trainers.launch ...
 """
@@ -18,7 +18,7 @@ PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
 
 
 def refuse(*, namespaces: bool = False, guards: bool = False) -> None:
-    """Lets this process and its children make no namespace, or share no port, from now on."""
+    """Forbids this process and its children to make a namespace, or share a port."""
     calls = NUMBERS[platform.machine()]
     program = []
     if namespaces:

@@ -1,4 +1,4 @@
-"""Takes from a process what root has and an ordinary user doesn't: to read and write what nobody may."""
+"""Drops root's privilege to read and write files against their permissions."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ class _Data(ctypes.Structure):
 
 
 def give_up() -> None:
-    """Makes the rights of files count for this process, whoever it belongs to."""
+    """Makes file permissions count for this process, even if it belongs to root."""
     data = _capabilities()
     data[0].effective &= ~FILES
     data[0].permitted &= data[0].effective
@@ -28,7 +28,7 @@ def give_up() -> None:
 
 @contextlib.contextmanager
 def given_up() -> Iterator[None]:
-    """Makes the rights of files count for this thread, within."""
+    """Makes file permissions count for this thread, within the block."""
     data = _capabilities()
     before = data[0].effective
     data[0].effective &= ~FILES

@@ -1,4 +1,4 @@
-"""Plain tests that take more than three seconds of a processor, and why each does."""
+"""Plain tests that take more than three processor seconds, with the reasons."""
 
 PROCESS = "it starts a process that imports TensorFlow, or several"
 TRACES = "it traces several steps, each of other phases or settings"

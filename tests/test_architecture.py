@@ -1,4 +1,4 @@
-"""The architecture page is true: it opens with the plain step, and what it names is there."""
+"""The architecture page matches the code: it opens with the plain step, and its names exist."""
 
 import re
 
@@ -12,7 +12,7 @@ KINDS = ("layer", "loss", "metric", "optimizer", "task", "mode", "strategy", "so
 
 
 def rooms():
-    """Folders of code in the checkout, two levels deep."""
+    """Returns the folders of code in the checkout, two levels deep."""
     for package in ("core", "models", "trainers"):
         yield f"{package}/"
         for path in (CHECKOUT / package).iterdir():
@@ -21,7 +21,7 @@ def rooms():
 
 
 def pictured():
-    """The rooms that the picture shows, in the same words."""
+    """Returns the packages in the picture, with its words."""
     (picture,) = re.findall(r"```\n(trainers/ .*?)```", PAGE, re.DOTALL)
     package = ""
     for line in picture.splitlines():
@@ -41,7 +41,7 @@ def test_the_picture_shows_every_room_and_no_other():
 
 def test_rooms_that_import_stand_above_what_they_import():
     floors = [floor_of(room.strip("/").replace("/", ".")) for room in pictured() if room.count("/") == 2]
-    assert floors == sorted(floors, reverse=True)  # `test_house` holds the imports against these
+    assert floors == sorted(floors, reverse=True)  # `test_house` checks the imports against these
 
 
 @pytest.mark.parametrize("kind", KINDS)

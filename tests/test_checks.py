@@ -1,4 +1,4 @@
-"""The hooks and the workflow check what `.ci/run` checks, by commands that there are."""
+"""The hooks and the workflow run the same checks as `.ci/run`, with commands that exist."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A command in a fork ends as one in a process of its own does, and the fork server leaves nothing behind."""
+"""A command in a fork behaves as in a separate process, and the fork server leaves nothing behind."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def test_fork_ends_as_a_process_does(name, tmp_path):
 
 
 def last_line(stderr):
-    """The last line that isn't of TensorFlow's import, which a fork has behind it."""
+    """Returns the last line that isn't from TensorFlow's import, which a fork lacks."""
     return [x for x in stderr.splitlines() if not re.match(r"WARNING: All log messages|[IWE]\d{4} ", x)][-1:]
 
 

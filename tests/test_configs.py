@@ -1,4 +1,4 @@
-"""Every configuration that ships does what it says, through the real command."""
+"""Every shipped configuration keeps its promise, with the real command."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ CONFIGURATIONS = {  # how each is tested
         *TEXTS,
     },
     "summary in a test of its own": {"text_small"},
-    "dry run": {"text_70b"},  # in tests/trainers/test_dry_run.py: no machine of ours holds it
+    "dry run": {"text_70b"},  # in tests/trainers/test_dry_run.py: too large for the project's machines
     "runtime": {"runtime/one_device", "runtime/mirrored", "runtime/multi_worker", "runtime/tpu", "runtime/mesh"},
     "a test of its own": {
         "runtime/mesh_transformer",
@@ -109,7 +109,7 @@ MIRRORED = f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}"
 
 @pytest.fixture
 def summary(tmp_path, capsys):
-    """Returns what the command prints of a configuration on two replicas, or why it refuses it."""
+    """Returns the command's summary of a configuration on two replicas, or its refusal."""
 
     def printed(name, *more, code=0):
         flags = [f"--gin_file={CONFIGS / name}.gin", MIRRORED, *more, "--mode=summary", f"--workdir={tmp_path}"]
@@ -163,7 +163,7 @@ def test_gan_writes_every_digit(tmp_path):
 
 
 def write_idx(folder, *, seed=0):
-    """Four files in MNIST's format, two of them gzipped, with 256 and 64 images that a linear model can tell apart."""
+    """Writes four MNIST files, two of them gzipped, with 256 and 64 images that a linear model can separate."""
     random = np.random.RandomState(seed)
     prototypes = random.randint(0, 256, [10, 28, 28])
     for split, count in (("train", 256), ("t10k", 64)):

@@ -1,4 +1,4 @@
-"""The first change of CONTRIBUTING.md can be made as it stands, and commands in pages name what there is."""
+"""The first change in CONTRIBUTING.md works as printed, and commands in pages name existing files."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ SUITE = [f"tests/{name}.py" for name in ("__init__", "conftest", "commands", "me
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory):
-    """Makes the first change in a copy of what it touches; returns what runs a command there."""
+    """Makes the first change in a copy of its files; returns a function that runs a command there."""
     folder = tmp_path_factory.mktemp("change")
     (patch,) = re.findall(r"<!-- patch -->\n```diff\n(.*?)```", TEXT, re.DOTALL)
     for name in ("core", "tests/conformance"):

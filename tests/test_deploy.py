@@ -1,4 +1,4 @@
-"""The files of `deploy/` start the command that this checkout has."""
+"""The files of `deploy/` start this checkout's command."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def test_the_slurm_file_is_bash():
 
 
 def slurm(folder, *flags, code=0, restarts=0, nodes=2):
-    """Runs the Slurm file; `srun` and `scontrol` are stand-ins, which write down how they were called."""
+    """Runs the Slurm file; stand-ins for `srun` and `scontrol` record their arguments."""
     writes = 'printf "%s\\n" "$@" > {0}.called; printf %s "$TAPELOOP_TOKEN" > {0}.token; exit {1}'
     stand_ins = {
         "srun": writes.format("srun", code),
@@ -53,7 +53,7 @@ def test_a_slurm_job_runs_main_and_queues_again_what_may_pass(code, restarts, re
     token = (tmp_path / "srun.token").read_text()
     assert re.fullmatch(r"[0-9a-f]{64}", token)
     assert token not in done.stdout.decode()
-    assert "--export=ALL" in called  # with it the token, whatever was said to `sbatch`
+    assert "--export=ALL" in called  # including the token, whatever `sbatch` exports
     place = called.index("trainers.main")
     assert called[place - 2 : place] == ["python", "-m"]
     parsed = parse_main(called[place + 1 :])
@@ -168,7 +168,7 @@ echo "$TF_CONFIG" >> python.$SLURM_PROCID; printf '%s\\n' "$@" > python.flags
 
 
 def slurm_servers(folder, *flags, nodes=4, python=PYTHON):
-    """Runs the Slurm file beside stand-ins, of which `srun` runs the tasks one after another."""
+    """Runs the Slurm file with stand-ins; `srun`'s runs the tasks one after another."""
     scontrol = '[ "$1" = show ] && seq -f n%.0f 4 || touch requeued'
     for name, text in {"srun": RANKS, "scontrol": scontrol, "python": python, "sleep": ":"}.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -239,7 +239,7 @@ def test_the_kubernetes_manifest_with_servers_is_the_other_one_in_three_roles():
 
 
 def fields(text):
-    """The scalars of a simple YAML text by their paths; of a list's items, those of the first."""
+    """Returns the scalars of a simple YAML text by path; for a list, those of its first item."""
     found, stack = {}, []
     for line in text.splitlines():
         match = re.fullmatch(r"( *)(- )?([\w./-]+):(?: +([^#]+?))?(?: +#.*)?", line)

@@ -1,4 +1,4 @@
-"""README and docs are true: their files, snippets and commands are executed as they stand."""
+"""README and docs are correct: their files, snippets and commands run as printed."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Examples in docstrings are executed."""
+"""Runs the examples in docstrings."""
 
 import doctest
 import importlib

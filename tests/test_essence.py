@@ -1,6 +1,6 @@
-"""`examples/essence.py` trains as the engine does: bit for bit on one device, to the rounding of sums on two replicas.
+"""`examples/essence.py` trains as the engine does: bit for bit on one device, within rounding on two replicas.
 
-Bits are compared without TensorFlow's graph optimizer, which adds in another order where the graph around is another.
+TensorFlow's graph optimizer is off, because it reorders additions by the surrounding graph.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ STEPS, SETTINGS = 7, {"global_batch_size": 16, "microbatches": 2, "chunk_steps":
 
 
 class Classifier(MlpClassifier):
-    """Draws noise for each row, and weighs some rows more than others."""
+    """Draws noise for each row, and weights rows differently."""
 
     def __init__(self):
         rule = chain(clip_by_global_norm(1.0), adamw(1e-2), ema(0.9))
@@ -43,7 +43,7 @@ class Weighted(Classifier):
 
 
 class SmallGan(Gan):
-    """The generator learns in each second step, through fakes that the discriminator has seen."""
+    """The generator learns in every second step, through fakes that the discriminator has seen."""
 
     rule, on_one_device = adam(1e-2), ()
 
@@ -58,7 +58,7 @@ class SmallGan(Gan):
 
 
 class PlacedGan(SmallGan):
-    """Fakes and the discriminator's gradients are made on one device. SGD doesn't magnify rounding as Adam does."""
+    """Fakes and the discriminator's gradients are made on one device. SGD doesn't amplify rounding as Adam does."""
 
     rule = sgd(0.1)
     on_one_device = ("sample", "d")
@@ -72,7 +72,7 @@ def source(task):
 
 
 def by_the_engine(task, strategy):
-    """Returns variables and figures of a training by the engine's parts."""
+    """Returns variables and metrics of a training with the engine."""
     replicas, data = strategy.num_replicas_in_sync, source(task)
     chunks = PerReplica(lambda i: train_chunks(data, **SETTINGS, replicas=replicas, replica=i), strategy)
     rows = SETTINGS["global_batch_size"] // SETTINGS["microbatches"] // replicas
@@ -94,7 +94,7 @@ def by_the_engine(task, strategy):
 
 
 def by_the_essence(task, strategy, *, stops=(), kept=None):
-    """Returns the same of the one file; it is made anew from its checkpoint at each of `stops`."""
+    """Returns the same from the example's file, which is rebuilt from its checkpoint at each of `stops`."""
     for until in (*stops, STEPS):
         trainer = Essence(task, source(task), strategy, **SETTINGS)
         if kept:
@@ -107,7 +107,7 @@ def by_the_essence(task, strategy, *, stops=(), kept=None):
 
 @pytest.fixture
 def as_written():
-    """Has graphs run as they are traced."""
+    """Makes graphs run as traced."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})

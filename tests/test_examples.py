@@ -1,4 +1,4 @@
-"""Each example of `examples/` runs where it lies; what its page shows is `test_docs`' business."""
+"""Each example of `examples/` runs in place; `test_docs` compares it with its page."""
 
 import json
 import re

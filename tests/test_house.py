@@ -1,4 +1,4 @@
-"""The house stands: imports point downwards and not in circles, and files stay short enough to read at once."""
+"""Structure of the code: imports point downwards without circles, and files stay short."""
 
 import ast
 import re
@@ -10,8 +10,8 @@ import pytest
 
 from tests.commands import CHECKOUT
 
-# From bottom to top, a line a floor. A room imports from lower floors and from itself, `package.*` are the modules and
-# rooms of a package that have no line of their own.
+# From bottom to top, one line per level. A package imports from lower levels and from itself; `package.*` stands for
+# the modules and packages in it that have no separate line.
 FLOORS = [
     ["core"],
     ["core.errors", "core.graphs", "core.machine", "core.signals", "core.tracing"],
@@ -42,7 +42,7 @@ FLOORS = [
     ["trainers.lifecycle", "trainers.replay"],
     ["trainers.session"],
     ["trainers.main", "trainers.performance", "trainers.python_api"],
-    ["trainers.launch", "trainers.modes"],  # `main` imports the mode that it is asked for by its name
+    ["trainers.launch", "trainers.modes"],  # `main` imports the requested mode by name
     ["trainers.sweep", "trainers.verify_machine"],
 ]
 ABOVE_MODELS = {
@@ -56,15 +56,15 @@ ABOVE_MODELS = {
     "core.measure",
     "core.testing",
 }
-# What a room may not import though it lies lower.
+# Packages that a package may not import though they are lower.
 BLIND = {
-    # A model says what a phase computes; where and how often it runs isn't a model's to know.
+    # A model defines what a phase computes, not where and how often it runs.
     "models": ABOVE_MODELS,
     # The linter trains nothing, and answers before TensorFlow is imported.
     "trainers.gin_audit": {name for floor in FLOORS for name in floor if name.startswith(("core", "models"))}
     - {"core", "core.errors"},
 }
-# What a test is about stands in its name, where these would refer to something outside.
+# A test's name states its subject; these words would refer to something outside the name.
 HEADLESS = {
     "what",
     "who",
@@ -81,22 +81,22 @@ HEADLESS = {
     "this",
     "those",
 }
-# A path of the checkout in a string; what ends in `/` or a letter may begin several files' paths.
+# A path of the checkout in a string; one that ends in `/` or a letter may be a prefix of several files' paths.
 PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|examples|deploy)/[\w/]+(?:\.\w+)?")
-LONGEST = 400  # lines, unless the first sentence of a file says what it is long for
+LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
-# Lines of `PACKAGES` together: lower it with what goes; a rise needs its reason in the commit that makes it.
+# Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
 MOST_LINES = 51_000
 
 
 def sources() -> dict[str, str]:
-    """Returns the text of each module by its name; a package's ends with `.__init__`."""
+    """Returns the text of each module by name; a package's name ends with `.__init__`."""
     files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*.py")]
     return {".".join(path.relative_to(CHECKOUT).with_suffix("").parts): path.read_text() for path in files}
 
 
 def imports(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """Returns which modules of ours each module imports, inside functions and for type checkers too."""
+    """Returns the project's modules that each module imports, also inside functions and for type checkers."""
     modules = {name.removesuffix(".__init__"): text for name, text in texts.items()}
 
     def imported(text: str) -> Iterator[str]:
@@ -128,7 +128,7 @@ def floor_of(room: str) -> int | None:
 
 
 def upward_arrows(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Says of each import that points upwards, sideways or where its room may not look, which one it is."""
+    """Describes each import that points upwards, sideways or to a forbidden package."""
     complaints = []
     for module, targets in graph.items():
         room = room_of(module)
@@ -149,7 +149,7 @@ def upward_arrows(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns each shortest circle once, as `a -> b -> a`."""
+    """Returns each shortest import circle once, as `a -> b -> a`."""
     found = {}
     for start in sorted(graph):
         paths = [[start]]
@@ -166,7 +166,7 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def between_rooms(graph: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Returns which rooms each room imports; modules of a package's root stand in no room."""
+    """Returns the packages that each package imports; modules in a root folder belong to none."""
     rooms: dict[str, set[str]] = {room_of(module): set() for module in graph if module.count(".") > 1}
     for module, targets in graph.items():
         if room_of(module) in rooms:
@@ -175,7 +175,7 @@ def between_rooms(graph: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
 
 
 def too_long(texts: Mapping[str, str]) -> list[str]:
-    """Names the files of more than `LONGEST` lines whose first sentence holds no `long`, which a reason begins with."""
+    """Names the files of more than `LONGEST` lines whose first sentence gives no reason with `long`."""
     complaints = []
     for name, text in sorted(texts.items()):
         lines = len(text.splitlines())
@@ -188,7 +188,7 @@ def too_long(texts: Mapping[str, str]) -> list[str]:
 
 
 def lost_paths(texts: Mapping[str, str]) -> list[str]:
-    """Names the paths of this checkout that stand as strings in code, but begin no file's path."""
+    """Names the strings in code that look like paths of this checkout but begin no file's path."""
     complaints = []
     for name, text in sorted(texts.items()):
         strings = [n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant) and type(n.value) is str]
@@ -202,7 +202,7 @@ def found(path: str) -> bool:
 
 
 def headless_tests(texts: Mapping[str, str]) -> list[str]:
-    """Names the tests whose name begins with a word that says nothing of what they are about."""
+    """Names the tests whose names begin with a word that doesn't state their subject."""
     return [
         f"{name}::{node.name}"
         for name, text in sorted(texts.items())
@@ -340,7 +340,7 @@ def test_a_circle_is_named() -> None:
     ]
     closed = imports({**house, "trainers.a.v": "from trainers.b.w import anything"})
     assert circles(closed) == ["trainers.a.v -> trainers.b.w -> trainers.a.v"]
-    # What a package hands on, its own modules don't take from it.
+    # A package's modules don't import through the package.
     package = {
         "core.data.__init__": "from core.data.source import Source",
         "core.data.source": "from core.data import Source",

@@ -1,4 +1,4 @@
-"""Fields of core's classes are set in the files of their classes, so a reader finds every writer there."""
+"""Fields of core's classes are set in the files of their classes, so that a reader finds every writer there."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ def set_from_outside(texts: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def fields_of(node: ast.AST) -> Iterator[str]:
-    """Yields the fields that a class declares, or that an assignment to `self` makes."""
+    """Yields the fields that a class declares, or that an assignment to `self` creates."""
     if isinstance(node, ast.ClassDef):
         yield from (x.target.id for x in node.body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name))
     elif stored(node, "self"):
@@ -28,7 +28,7 @@ def fields_of(node: ast.AST) -> Iterator[str]:
 
 
 def stored(node: ast.AST, name: str | None = None) -> bool:
-    """Says whether `node` assigns to an attribute, of the object called `name` if that is given."""
+    """Tells whether `node` assigns to an attribute, of the object called `name` if that is given."""
     if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
         return False
     return name is None or (isinstance(node.value, ast.Name) and node.value.id == name)

@@ -1,4 +1,4 @@
-"""Keras is nowhere: not in the code, and not needed at run time."""
+"""Keras is absent from the code, and not needed at run time."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the package says about itself: its version in one place, and that it has types."""
+"""Package metadata: one place for the version, and type information."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""`docs/questions.md` is true: its blocks run in one process, and print the numbers that stand behind them."""
+"""`docs/questions.md` is correct: its blocks run in one process, and print the numbers in their comments."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The site of the pages: `.ci/run` builds it, and `python -m tools.browser` opens it; here is what needs neither."""
+"""Checks of the site of `docs/` that need no build; `.ci/run` builds it, and `python -m tools.browser` opens it."""
 
 import ast
 import importlib
@@ -55,7 +55,7 @@ def test_the_reference_has_all_that_a_package_exports_with_its_docstring(package
         if inspect.isclass(found) or inspect.isfunction(found):
             assert inspect.getdoc(found), f"`{package}.{name}` has no docstring"
         else:
-            alone = rf"^{own}(: .+?)? = |^def {own}\("  # `A, B = 1, 2` is nothing that mkdocstrings finds
+            alone = rf"^{own}(: .+?)? = |^def {own}\("  # mkdocstrings doesn't find `A, B = 1, 2`
             assert re.search(alone, inspect.getsource(importlib.import_module(home)), re.MULTILINE), f"`{place}`"
 
 

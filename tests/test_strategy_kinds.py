@@ -1,4 +1,4 @@
-"""The engine and the trainers ask a strategy's `Backend`, and not which kind of strategy it is."""
+"""The engine and the trainers ask a strategy's `Backend`, and never the kind of a strategy."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ import pytest
 
 from tests.test_house import sources
 
-# The rooms of the kinds themselves, and the module of the option `local_steps`, which makes a backend of it.
+# The packages of the kinds themselves, and the module of the option `local_steps`, which makes a backend of it.
 MECHANISMS = ("core.parallel.", "trainers.settings")
 ASKS = re.compile(
     r"isinstance\(.*\b(Mesh\w+|Served(Strategy|Exchange|Backend)|Local(Steps|Exchange)|\w+Strategy|Strategy)\b"
@@ -15,7 +15,7 @@ ASKS = re.compile(
     r"|\blocal_steps\b.*(\bor 1\b|\bis (not )?None\b)|\b(if|not|or|and) (\w+\.)*local_steps\b"
     r"|\b(if|not|or|and|:=) (self|build|strategy)\.plan\b|trains_by_servers\(\):"
 )
-# How many lines of a module may, and why.
+# Allowed lines of a module, with the reason.
 PERMITTED = {
     "core.distribution.exchange": (1, "replicas of several processes send one type at a time"),
     "core.tracing": (1, "a layer chooses a kernel by its variable, and knows no strategy"),
@@ -26,7 +26,7 @@ PERMITTED = {
 
 
 def lines_that_ask(texts):
-    """Returns the lines outside the mechanisms that ask for a kind of strategy, with their modules."""
+    """Returns the lines outside the mechanisms that test a strategy's kind, with their modules."""
     return [
         (name, line.strip())
         for name, text in sorted(texts.items())

@@ -1,4 +1,4 @@
-"""Toy tasks, modules and sources that several test files share: as small as a task can be, and nothing special."""
+"""Toy tasks, modules and sources that several test files share, as small as possible."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from core.task import Batch, Loss, Task, Update
 
 
 class Line(Task):
-    """Fits `y` by a linear layer of `x`, [rows, 3]. Subclasses change its rule, its loss or its phases."""
+    """Fits `y` with a linear layer of `x`, [rows, 3]. Subclasses change its optimizer, its loss or its phases."""
 
     optimizer: Transform = sgd(0.1)
 

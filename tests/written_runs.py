@@ -1,4 +1,4 @@
-"""Folders of runs, written by the pieces that write those of real ones, without a run."""
+"""Writes folders of runs with the code of real ones, without training."""
 
 import json
 import os
@@ -26,7 +26,7 @@ LOSSES = {100: 0.5, 200: 0.25, 300: 0.375}
 
 
 def write_run(path: Path, *, losses=LOSSES, split="eval", rate="0.1", exit_code=0, reason="finished", heard=None):
-    """Writes the folder of a run with these values of `loss`; it has no result where `exit_code` is None."""
+    """Writes the folder of a run with these values of `loss`; it has no result if `exit_code` is None."""
     workdir = Workdir(path)
     workdir.create()
     workdir.configurations.mkdir()

@@ -1,4 +1,4 @@
-"""The forms of a convolution's gradients: all compute the same, and one that doesn't is named."""
+"""Gradients of convolutions in `benchmarks.convolutions`: all compute the same, and a wrong one is named."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What a dry run says that a process takes is what a fresh one takes, trained by the real command."""
+"""Memory that a dry run estimates, against a fresh process that trains with the real command."""
 
 import pytest
 

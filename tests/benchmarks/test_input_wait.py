@@ -1,4 +1,4 @@
-"""How long steps wait for examples: both measurements at a small size, and that the page has a row for each."""
+"""`benchmarks.input_wait`: both measurements at a small size, and a row for each in the page."""
 
 import pytest
 

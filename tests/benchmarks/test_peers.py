@@ -1,4 +1,4 @@
-"""The comparison with peers: its tables, its rounds, and that what is written by hand trains as Tapeloop does."""
+"""`benchmarks.peers`: its tables, its rounds, and hand-written programs that train as Tapeloop does."""
 
 import importlib
 import math
@@ -148,7 +148,7 @@ def test_segments_of_ours_last_long_enough():
 
 @pytest.fixture
 def small(monkeypatch):
-    """Few steps of few examples."""
+    """A work of few steps and examples."""
     few = {
         "mlp": lambda: levels(90, 784),
         "softmax": lambda: levels(90, 784),
@@ -162,7 +162,7 @@ def small(monkeypatch):
 
 
 def ours_on(folder, scratch, monkeypatch):
-    """Returns the mean loss of the third and fourth step, as the trainer has it."""
+    """Returns the mean loss of the trainer's third and fourth step."""
     taken = {}
 
     def experiment_of(*_):
@@ -206,7 +206,7 @@ def test_by_hand_and_jax_train_as_tapeloop_does(name, small, tmp_path, monkeypat
     work, loss = ours_on(tmp_path / name, tmp_path / "run", monkeypatch)
     examples, *_ = map(len, WORKS[name].data().values())
     assert work.order.shape == (8, work.batch)
-    assert np.unique(work.order).tolist() == list(range(examples))  # the order of training goes through all
+    assert np.unique(work.order).tolist() == list(range(examples))  # the order of training visits all examples
     by_hand = importlib.import_module("benchmarks.peers.programs.by_hand")
     in_jax = importlib.import_module("benchmarks.peers.programs.in_jax")
     advances = [by_hand.looped(work, jit=None), by_hand.handed_indices(work, once=False), in_jax.fed(work)]
@@ -216,7 +216,7 @@ def test_by_hand_and_jax_train_as_tapeloop_does(name, small, tmp_path, monkeypat
 
 @pytest.mark.long
 def test_command_measures_keeps_and_shows(small, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(rounds, "TRIES", 1)  # where other tests compute, no program would be undisturbed
+    monkeypatch.setattr(rounds, "TRIES", 1)  # other tests would count as disturbance
     peers = "hand-step,tapeloop-defaults"
     arguments = ["--works=softmax", f"--peers={peers}", f"--json={tmp_path / 'kept.json'}"]
     assert command.main([*arguments, "--rounds=1", "--seconds=0.1"]) == 0

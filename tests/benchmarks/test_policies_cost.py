@@ -1,4 +1,4 @@
-"""What policies cost: the measurement at a small size, and that the page has a row for each of them."""
+"""`benchmarks.policies`: the measurement at a small size, and a row for each policy in the page."""
 
 import gin
 import pytest

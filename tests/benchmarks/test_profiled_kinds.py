@@ -1,4 +1,4 @@
-"""Where the time of a step goes: how a profile is divided, by events made by hand and by one of real steps."""
+"""`benchmarks.profile`: divides a hand-made profile, and one of real steps."""
 
 import gin
 import pytest
@@ -48,7 +48,7 @@ def test_moments_of_a_chunk_are_shared_between_the_threads_that_work():
         CALL: 10 + 10,  # up to the first operation, and after the last
         "element-wise": 20 + 5,
         "matrix products": 20 + 5,
-        STARTING: 10 + 20,  # where nothing else was under way
+        STARTING: 10 + 20,  # time without other work
     }
     assert found.counts == {"element-wise": 1, "matrix products": 2}
 

@@ -1,4 +1,4 @@
-"""What reading a stream takes: the measurement at a small size, and that the page's figures keep what it says."""
+"""`benchmarks.streams`: the measurement at a small size, and the page's bounds on its numbers."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def test_stream_has_a_row(name, monkeypatch):
 
 def test_page_says_what_streams_cost_beside_tf_data():
     lines = rows_in((CHECKOUT / "docs" / "streams.md").read_text(), "streams")
-    rows = [line for line in lines if len(line) == len(streams.HEAD)]  # below them stands what they were measured on
+    rows = [line for line in lines if len(line) == len(streams.HEAD)]  # the machine's line stands below
     assert [row[0] for row in rows] == list(streams.STREAMS)
     for _, ours, alone, *_ in rows:
         assert float(ours.removesuffix(" ms")) - float(alone.removesuffix(" ms")) <= 2.0
-    assert all(float(row[3]) <= 1.1 for row in rows[1:])  # all but the one that does next to nothing
+    assert all(float(row[3]) <= 1.1 for row in rows[1:])  # all but the cheapest dataset

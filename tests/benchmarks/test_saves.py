@@ -1,4 +1,4 @@
-"""What saving takes: the measurement at a small size, and that the page's figures keep what is promised."""
+"""`benchmarks.saves`: the measurement at a small size, and the page's bounds on its numbers."""
 
 import contextlib
 import math
@@ -28,7 +28,7 @@ def test_rows_say_how_long_the_loop_waits_and_steps_take():
 
 
 def test_waiting_is_the_save_in_the_loop_and_what_the_next_would_wait_for(tmp_path, monkeypatch):
-    """By a clock of which a write and the steps of a turn take a second each; a write ends when it is waited for."""
+    """Uses a clock by which a write and the steps of a turn take a second each; waiting for a write ends it."""
     now, waited_for = [0.0], threading.Event()
 
     def taking_a_second(function):
@@ -81,7 +81,7 @@ def test_page_whose_loop_waits_longer_is_found():
 
 
 def check_promise(page):
-    rows = [row for row in rows_in(page, "saves") if len(row) > 1]  # below them is on what they were measured
+    rows = [row for row in rows_in(page, "saves") if len(row) > 1]  # the machine's line stands below
     found = {row[0]: dict(zip(saves.HEAD, row, strict=True)) for row in rows}
     assert set(found) in (set(), {"meanwhile", "in the loop"})
     for name, cells in found.items():

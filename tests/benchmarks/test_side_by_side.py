@@ -1,4 +1,4 @@
-"""The program that stands beside those of the peers, as it stands; and what is said of peers that aren't there."""
+"""`benchmarks.side_by_side`: Tapeloop's program runs, and missing peers are reported."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The model of a step in limits that a reader can check by hand; its pages hold what was measured."""
+"""The scaling model in limits that a reader can check by hand; its pages hold the measurements."""
 
 import doctest
 import json
@@ -66,7 +66,7 @@ def test_machines_reduce_within_before_they_reduce_between():
 def test_a_mesh_sums_activations_and_sends_its_part_of_the_gradients():
     network = Network(within=LINK, between=LINK, per_machine=8)
     cut = replace(JOB, cut=4, sums=3, activations=8.0)
-    assert step_seconds(cut, network, 4) == 10.0 + 3 * ring(4, 8.0, LINK)  # one part each: nothing else to sum
+    assert step_seconds(cut, network, 4) == 10.0 + 3 * ring(4, 8.0, LINK)  # one shard each: nothing else to sum
     assert step_seconds(cut, network, 8) == 10.0 + 3 * ring(4, 8.0, LINK) + ring(2, 4.0, LINK)
 
 
@@ -101,7 +101,7 @@ def test_fits_find_what_times_were_made_of_and_nothing_below_zero():
 
 
 def test_fit_finds_a_machine_in_what_it_would_have_published():
-    """Of rows that the model itself made there is nothing that the fit doesn't explain."""
+    """Fits rows that the model itself made: no error remains."""
     true = published.Machine(Link(0.0, 2e10), spread=0.03)
     rows = {}
     for name in ("ResNet-50", "VGG-16"):
@@ -124,8 +124,8 @@ def test_fit_finds_processes_in_what_would_have_been_measured():
         points[measuring.name("apart", size)] = [1e-3 * size.products]
         job = Job(1e-3 * size.products, size.gradients, spread=0.0 if size in measuring.FITTED else 0.05)
         points[measuring.name("replicas", size)] = [step_seconds(job, true.network, 2)]
-    slower = Link(3e-3, 1e9)  # as DTensor's sums are
-    for size in measuring.CUT:  # half of the computing, and two messages for each sum
+    slower = Link(3e-3, 1e9)  # DTensor's sums are half of the computation, with two messages per sum
+    for size in measuring.CUT:  # half of the computation, and two messages per sum
         sums = size.products * (2 * slower.seconds(512 * 1024 / 2) + 2 * slower.seconds(256 * 1024 / 2))
         points[measuring.name("mesh", size)] = [1e-3 * size.products / 2 * slowest(2, 0.05) + sums]
     for how, waited in (("one", 0.009), ("two", 0.002)):

@@ -1,4 +1,4 @@
-"""From a command to its first step: the table, the real command, and one that comes to no step."""
+"""`benchmarks.start`: the table, the real command, and a command that never takes a step."""
 
 import os
 import shutil

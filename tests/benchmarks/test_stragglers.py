@@ -1,4 +1,4 @@
-"""One slow worker: how a process is slowed, what is counted, and a short measurement by the real command."""
+"""`benchmarks.stragglers`: slowing a process, the numbers that count, and a short real measurement."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ RUN = {"products": 4, "even": [100.0, 80.0, 90.0], "slow": [20.0, 24.0, 27.0]}  
 
 
 def state(pid: int) -> str:
-    """Returns `T` for a process that is stopped."""
+    """Returns the process's state: `T` if it is stopped."""
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().rpartition(")")[2].split()[0]
 
@@ -33,7 +33,7 @@ def test_stop_makes_up_for_sleeps_that_were_too_long():
         ran, elapsed = ran + 4.0 + overslept, elapsed + 4.0 + overslept
         elapsed += due(ran, elapsed, 5.0)
         assert elapsed == 5 * ran
-        elapsed += overslept  # the stop lasts too long as well: the next is shorter
+        elapsed += overslept  # the stop was too long as well: the next is shorter
     assert due(1.0, 9.0, 5.0) == 0.0
 
 
@@ -71,7 +71,7 @@ def test_measured_runs_are_not_measured_again(tmp_path, monkeypatch):
 
 
 def test_model_has_no_error_if_runs_are_as_it_says():
-    """Two workers, one four times slower, that compute for 10 ms and add up in 2."""
+    """Uses two workers, one four times slower, that compute for 10 ms and add up in 2."""
     machines = here.Here(Link(1e-3, float("inf")), spread=0.0, product=0.01)
     job = Job(0.01, Size(1, 0).gradients)
     rates = {
@@ -90,7 +90,7 @@ def test_model_has_no_error_if_runs_are_as_it_says():
         }
     }
     checks = list(straggling.checks(found, machines, Servers(exchange=0.004, locked=0.001)))
-    assert len(checks) == 12  # a rate and what is kept of it, of three by two
+    assert len(checks) == 12  # per rate: the rate and its kept part, of three by two
     assert [check.error for check in checks] == pytest.approx([0.0] * 12)
 
 

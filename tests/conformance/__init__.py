@@ -1,1 +1,1 @@
-"""The conformance battery: every public part, one row each or more, through the same checks."""
+"""The conformance suite: the same checks for every public part, with at least one row each."""

@@ -1,7 +1,7 @@
-"""The battery's frame: a `Row` describes a part, the checks below take any row.
+"""The checks of the conformance suite: a `Row` describes a part, and each check takes any row.
 
-A part is a layer or a plain function of tensors. What its `call` returns (a tensor or several) is compared with a peer,
-between dtypes, and between eager, graph and XLA; its gradients are compared with finite differences, twice.
+A part is a layer or a plain function of tensors. Checks compare its outputs (one tensor or several) with a peer,
+between dtypes, and between eager, graph and XLA. They compare its gradients with finite differences, twice.
 """
 
 import dataclasses
@@ -18,23 +18,23 @@ from core.random import Rng
 from core.task.statistics import Statistics
 
 Arrays = tuple[np.ndarray, ...]
-RNG = Rng.from_seed(20)  # what parts are made with, and draw from
+RNG = Rng.from_seed(20)  # the rng that makes parts, and the one that they draw from in an example
 ROWS = 3  # of an example input
 
 
 def train(part: Any, *inputs: tf.Tensor) -> Any:
-    """The part as a training step calls it: with an `rng` and `statistics` where it takes them."""
+    """Calls the part as a training step does: with `rng` and `statistics` if it takes them."""
     given = {"rng": RNG.fold("call"), "statistics": Statistics()}
     return part(*inputs, **{name: given[name] for name in arguments_of(part)})
 
 
 def evaluate(part: Any, *inputs: tf.Tensor) -> Any:
-    """The part as an evaluation calls it."""
+    """Calls the part as an evaluation does."""
     return part(*inputs)
 
 
 def normal(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator, int], Arrays]:
-    """Inputs of standard normal numbers, each of a shape per row."""
+    """Returns a function that makes standard normal inputs, one shape per row each."""
     return lambda rng, rows: tuple(rng.normal(size=(rows, *shape)).astype(np.float32) for shape in shapes)
 
 
@@ -44,7 +44,7 @@ LARGER_IMAGES = normal((12, 10, 4))
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A part with its options, an example input, and a peer that computes the same by other means."""
+    """A part with its options, an example input, and a peer that computes the same in another way."""
 
     part: str  # its public name
     make: Callable[[Rng], Any]
@@ -64,18 +64,18 @@ class Row:
         return f"{self.part}: {self.case}" if self.case else self.part
 
     def example(self, rows: int = ROWS, dtype: tf.DType = tf.float32) -> list[tf.Tensor]:
-        """An input of so many rows, its floats in `dtype`."""
+        """Returns an example input of so many rows, with floats in `dtype`."""
         arrays = self.inputs(np.random.default_rng(5), rows)
         return [tf.cast(x, dtype) if x.dtype.kind == "f" else tf.constant(x) for x in arrays]
 
 
 def rows_missing(module: ModuleType, rows: Sequence[Row]) -> set[str]:
-    """The public parts of `module` that have no row."""
+    """Returns the public parts of `module` without a row."""
     return set(module.__all__) - {row.part for row in rows}
 
 
 def difference(row: Row) -> float:
-    """The largest difference from the peer, over the largest value where that exceeds one."""
+    """Returns the largest difference from the peer, divided by the largest value if that exceeds one."""
     part = row.make(RNG)
     ours = outputs(row.call, part, row.example())
     theirs = tf.nest.flatten(row.peer(part, *row.inputs(np.random.default_rng(5), ROWS)))
@@ -83,7 +83,7 @@ def difference(row: Row) -> float:
 
 
 def table(rows: Sequence[Row]) -> list[tuple[str, str, str, float]]:
-    """(part, paper, peer, largest difference seen over its rows), in the order of the rows."""
+    """Returns (part, paper, peer, largest difference over its rows), in the order of the rows."""
     found: dict[str, tuple[str, str, str, float]] = {}
     for row in rows:
         part, paper, peer, worst = found.get(row.part, (row.part, row.paper, "", 0.0))
@@ -93,39 +93,39 @@ def table(rows: Sequence[Row]) -> list[tuple[str, str, str, float]]:
 
 
 def distance(a: Any, b: Any) -> float:
-    """The largest difference, over the largest value where that exceeds one; shapes must agree."""
+    """Returns the largest difference, divided by the largest value if that exceeds one; shapes must agree."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     assert a.shape == b.shape, f"{a.shape} is not {b.shape}"
     if not a.size:
         return 0.0
     found = float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(b))))
-    return np.inf if np.isnan(found) else found  # a NaN would slip through `max`
+    return np.inf if np.isnan(found) else found  # `max` would ignore a NaN
 
 
 def outputs(call: Callable[..., Any], part: Any, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """What the call returns, as a flat list."""
+    """Returns the call's outputs as a flat list."""
     return list(tf.nest.flatten(call(part, *inputs)))
 
 
 def objective(ys: Sequence[tf.Tensor]) -> tf.Tensor:
-    """A number with a gradient everywhere; a plain sum has none through a normalisation."""
+    """Returns a number with a gradient everywhere; a plain sum has none through a normalisation."""
     total = []
     for y in ys:
         y = tf.cast(y, tf.float32) if y.dtype.size < 4 else y
         phase = 0.7 * tf.cast(tf.reshape(tf.range(tf.size(y)), tf.shape(y)), tf.float64)
-        phase = tf.math.floormod(phase, 2.0 * np.pi)  # a large phase would cost `y` its digits
+        phase = tf.math.floormod(phase, 2.0 * np.pi)  # a large phase would cost `y` digits
         total.append(tf.reduce_sum(tf.cos(y + tf.cast(phase, y.dtype))))
     return tf.add_n(total)
 
 
 def sources(part: Any, inputs: Sequence[tf.Tensor]) -> list[Any]:
-    """What a gradient may reach: the inputs that are floats, and the parameters."""
+    """Returns what a gradient may reach: floating inputs and parameters."""
     floats = [x for x in inputs if x.dtype.is_floating]
     return [*floats, *(part.trainable_variables if isinstance(part, tf.Module) else ())]
 
 
 def value_and_gradients(row: Row, part: Any, inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The outputs, and the gradient of their objective by every source."""
+    """Returns the outputs, and the gradient of their objective by every source."""
     reached = sources(part, inputs)
     with tf.GradientTape() as tape:
         tape.watch(reached)
@@ -136,7 +136,7 @@ def value_and_gradients(row: Row, part: Any, inputs: Sequence[tf.Tensor]) -> tup
 
 
 def as_function(row: Row, part: Any, *, compiled: bool) -> Callable[..., Any]:
-    """`value_and_gradients` in a graph of an unknown number of rows, or compiled for the rows it is given."""
+    """Returns `value_and_gradients` as a graph with an unknown number of rows, or compiled for the given rows."""
     signature = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in row.example()]
     return tf.function(
         lambda *inputs: value_and_gradients(row, part, inputs),
@@ -147,7 +147,7 @@ def as_function(row: Row, part: Any, *, compiled: bool) -> Callable[..., Any]:
 
 
 def in_float64(part: Any) -> Any:
-    """`part` with float64 variables in place of its float32 ones."""
+    """Returns `part` with float64 variables in place of its float32 ones."""
     for module in (part, *part.submodules) if isinstance(part, tf.Module) else ():
         for name, value in list(vars(module).items()):
             if isinstance(value, tf.Variable):
@@ -157,13 +157,13 @@ def in_float64(part: Any) -> Any:
 
 
 def directions(points: Sequence[tf.Tensor], seed: int) -> list[tf.Tensor]:
-    """A random direction of about unit length at each point."""
+    """Returns a random direction of about unit length at each point."""
     rng = np.random.default_rng(seed)
     return [tf.constant(rng.normal(size=x.shape) / max(1.0, np.sqrt(np.prod(x.shape))), x.dtype) for x in points]
 
 
 class Slope:
-    """A scalar function of a part's sources in float64, and how it changes along a direction."""
+    """A scalar function of a part's sources in float64, and its change along a direction."""
 
     def __init__(self, row: Row):
         self.row, self.part = row, in_float64(row.make(RNG))
@@ -173,11 +173,11 @@ class Slope:
         self.floats = sum(x.dtype.is_floating for x in self.inputs)
 
     def gradient(self, points: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The first derivatives at `points`."""
+        """Returns the first derivatives at `points`."""
         return self._at(points, lambda inputs: value_and_gradients(self.row, self.part, inputs)[1])
 
     def value(self, points: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The objective at `points`."""
+        """Returns the objective at `points`."""
 
         def value(inputs: Sequence[tf.Tensor]) -> tf.Tensor:
             return objective([y for y in outputs(self.row.call, self.part, inputs) if y.dtype.is_floating])
@@ -185,11 +185,11 @@ class Slope:
         return self._at(points, value)
 
     def norm(self, points: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The squared norm of the gradient of a network with the part inside."""
+        """Returns the squared norm of the gradient of a network with the part inside."""
         return self._at(points, self._norm)
 
     def penalty_gradient(self, points: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The gradient of `norm`, as a gradient penalty has it."""
+        """Returns the gradient of `norm`, as in a gradient penalty."""
 
         def gradient(inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             reached = sources(self.part, inputs)
@@ -221,9 +221,9 @@ class Slope:
 
 
 def penalty_is_off_by(slope: Slope) -> float:
-    """How far a penalty's gradient is from finite differences along itself, as a share of its length.
+    """Returns the error of a penalty's gradient against finite differences along itself, relative to its length.
 
-    Along itself nothing that is missing hides: in a random direction most of a curvature does.
+    Along the gradient itself any missing part shows; a random direction hides most of a curvature.
     """
     gradient = slope.penalty_gradient(slope.points)
     length = float(tf.sqrt(dot(gradient, gradient)))
@@ -236,13 +236,13 @@ def penalty_is_off_by(slope: Slope) -> float:
 
     if step <= Row.step:
         measured = change(step) / (2.0 * step)
-    else:  # large enough for what the part rounds, so the difference is of fourth order
+    else:  # large enough for the part's rounding, so the difference is of fourth order
         measured = (8.0 * change(step) - change(2.0 * step)) / (12.0 * step)
     return abs(measured / length - 1.0)
 
 
 def check_first_derivatives(slope: Slope) -> None:
-    """Compares the gradient with finite differences, in a random direction of all sources together."""
+    """Compares the gradient with finite differences, in one random direction of all sources."""
     row, ways = slope.row, directions(slope.points, seed=1)
     ahead, behind = (slope.value(moved(slope.points, dict(enumerate(ways)), sign * row.step)) for sign in (1, -1))
     measured = float(ahead - behind) / (2.0 * row.step)
@@ -251,10 +251,10 @@ def check_first_derivatives(slope: Slope) -> None:
 
 
 def dot(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The inner product of two lists of tensors."""
+    """Returns the inner product of two lists of tensors."""
     return tf.add_n([tf.reduce_sum(x * y) for x, y in zip(a, b, strict=True)])
 
 
 def moved(points: Sequence[tf.Tensor], along: Mapping[int, tf.Tensor], step: float) -> list[tf.Tensor]:
-    """`points` with some of them moved."""
+    """Returns `points` with some of them moved."""
     return [x + step * along[i] if i in along else x for i, x in enumerate(points)]

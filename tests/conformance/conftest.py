@@ -1,4 +1,4 @@
-"""The rows are small; their rules go through TensorFlow's kernels all the same."""
+"""Uses TensorFlow's fused kernels despite small rows."""
 
 import pytest
 

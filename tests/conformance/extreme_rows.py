@@ -1,6 +1,6 @@
-"""Inputs at the ends of what layers meet, beside definitions in float64: means far from zero, a NaN, long times.
+"""Extreme inputs of layers, with float64 definitions: means far from zero, a NaN, long times.
 
-A row is judged by its outputs, eager and compiled, and by its gradients, beside those of the same layer in float64.
+A row checks its outputs, eager and compiled, and its gradients against those of the same layer in float64.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 def far(*shape: int, one_side: bool = False) -> Callable[[np.random.Generator, int], Arrays]:
-    """Values with a deviation of one around 10,000, or every other channel around -1,000."""
+    """Returns values with a deviation of one around 10,000, or every other channel around -1,000."""
 
     def inputs(rng: np.random.Generator, rows: int) -> Arrays:
         mean = 1e4 if one_side else np.resize([1e4, -1e3], shape[-1])
@@ -28,7 +28,7 @@ def far(*shape: int, one_side: bool = False) -> Callable[[np.random.Generator, i
 
 
 def standard(axes: tuple[int, ...], epsilon: float, groups: int = 0) -> Callable[..., Array]:
-    """Zero mean and unit variance over `axes`; with groups, the last axis is cut up first."""
+    """Normalises to zero mean and unit variance over `axes`; with groups, splits the last axis first."""
 
     def peer(part: object, x: Array) -> Array:
         wide = x.astype(np.float64)
@@ -45,14 +45,14 @@ def root_mean_square(part: object, x: Array) -> Array:
 
 
 def spoilt(rng: np.random.Generator, rows: int) -> Arrays:
-    """Images of which the first has one value that isn't a number, and a corner of them."""
+    """Returns images of which the first has one NaN, and a corner of them."""
     x = rng.normal(size=(rows, 6, 6, 4)).astype(np.float32)
     x[:1, 1, 2, 0] = x[:1, 4:, 4:, 1] = np.nan
     return (x,)
 
 
 def ruled_out(rng: np.random.Generator, rows: int) -> Arrays:
-    """Images whose first has windows, and a channel, of nothing but minus infinity; and a NaN among some."""
+    """Returns images whose first has windows, and a channel, of minus infinity only; and a NaN among some."""
     x = rng.normal(size=(rows, 6, 6, 4)).astype(np.float32)
     x[:1, :2, :2, 0] = x[:1, ..., 1] = x[:1, 4:, 4:, 2] = -np.inf
     x[:1, 5, 5, 2] = np.nan
@@ -60,7 +60,7 @@ def ruled_out(rng: np.random.Generator, rows: int) -> Arrays:
 
 
 def largest(part: object, x: Array) -> Array:
-    """The largest of each two by two pixels; NumPy's is a NaN where there is one."""
+    """Returns the largest of each two by two pixels; NumPy's is NaN if there is one."""
     return x.reshape(len(x), 3, 2, 3, 2, 4).max((2, 4))
 
 

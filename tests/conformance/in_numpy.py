@@ -1,6 +1,6 @@
-"""Evaluates JAX peers with NumPy: JAX traces them, and nothing is compiled, which takes ten times as long.
+"""Evaluates JAX peers with NumPy: JAX only traces them, because compiling takes ten times as long.
 
-Operations without an entry here are run by JAX, one by one.
+JAX runs operations without an entry here, one by one.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ Array = Any
 
 
 def in_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `fn` traced once per structure, shapes and dtypes of its arguments, and evaluated by NumPy."""
+    """Returns `fn`, traced once per structure, shapes and dtypes of its arguments, and evaluated with NumPy."""
     traced: dict[Any, Any] = {}
 
     def call(*args: Any) -> Any:
@@ -31,7 +31,7 @@ def in_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def evaluate(closed: Any, args: Sequence[Array]) -> list[Array]:
-    """Returns the outputs of a closed jaxpr, as arrays of the dtypes that JAX gives them."""
+    """Returns the outputs of a closed jaxpr as arrays of JAX's dtypes."""
     jaxpr = closed.jaxpr
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
 
@@ -92,12 +92,12 @@ def dot_general(a: Array, b: Array, *, dimension_numbers: Any, **_: Any) -> Arra
 
 
 def plain(fn: Callable[..., Array]) -> Callable[..., Array]:
-    """An operation whose parameters say nothing more."""
+    """Wraps an operation whose parameters don't matter."""
     return lambda *values, **_: fn(*values)
 
 
 def along(fn: Callable[..., Array]) -> Callable[..., Array]:
-    """A reduction over `axes`."""
+    """Wraps a reduction over `axes`."""
     return lambda x, *, axes, **_: fn(x, axis=tuple(axes))
 
 

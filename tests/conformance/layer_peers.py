@@ -1,4 +1,4 @@
-"""What the layers are compared with: Flax and JAX where they have the same, and NumPy where they don't."""
+"""Peers of the layers: Flax and JAX if they have the layer, NumPy otherwise."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Array = Any
 def flax(
     module: nn.Module, params: dict[str, Any], *inputs: Array, state: dict[str, Any] | None = None, **kw: Any
 ) -> Array:
-    """A Flax module applied with our variables."""
+    """Applies a Flax module with our variables."""
     tree = jax.tree.map(np.asarray, {"params": params, **(state or {})}, is_leaf=is_variable)
     evaluated = jax.jit if isinstance(module, nn.RNN) else in_numpy  # NumPy has no dtype for the keys of its cells
     return evaluated(functools.partial(module.apply, **kw))(tree, *inputs)
@@ -33,12 +33,12 @@ def is_variable(value: Any) -> bool:
 
 
 def affine(part: Any) -> dict[str, Any]:
-    """A kernel and bias by Flax's names."""
+    """Returns a kernel and bias under Flax's names."""
     return {"kernel": part.w, **({} if part.b is None else {"bias": part.b})}
 
 
 def scaled(part: Any) -> dict[str, Any]:
-    """A norm's parameters by Flax's names."""
+    """Returns a norm's parameters under Flax's names."""
     return {"scale": part.scale, **({} if part.offset is None else {"bias": part.offset})}
 
 
@@ -55,7 +55,7 @@ def conv(**options: Any) -> Callable[..., Array]:
 
 
 def conv_transpose(**options: Any) -> Callable[..., Array]:
-    """Flax's has the kernel the other way round: it slides over the larger signal."""
+    """Flax's transposed convolution; its kernel is mirrored: it slides over the larger signal."""
 
     def peer(part: Any, x: Array) -> Array:
         window, features = tuple(part.w.shape[:-2]), part.w.shape[-1]
@@ -137,7 +137,7 @@ def spectral_norm(part: Any, x: Array) -> Array:
 
 
 def dropped(mask_axes: Callable[[tuple[int, ...]], Sequence[int]]) -> Callable[..., Array]:
-    """Dropout recomputed from the same bits: 16 for a value, lower halves of a row's words before upper ones."""
+    """Recomputes dropout from the same bits: 16 per value, lower halves of a row's words before upper ones."""
 
     def peer(part: Any, x: np.ndarray) -> Array:
         rows, *rest = mask_axes(x.shape)
@@ -189,7 +189,7 @@ def grouped_attention(part: Any, x: Array) -> Array:
 
 
 def dropped_attention(q: Array, k: Array, v: Array, *, rate: float, rng: Rng) -> Array:
-    """The formula, with the weights dropped that `drop` drops of ones."""
+    """The formula, with the weights that `drop` drops from ones."""
     rows, time, heads, size = q.shape
     groups = k.shape[2]
     apart = q.reshape(rows, time, groups, heads // groups, size) / np.sqrt(size)
@@ -199,7 +199,7 @@ def dropped_attention(q: Array, k: Array, v: Array, *, rate: float, rng: Rng) ->
 
 
 def rotated(x: Array, positions: Array, base: float = 10000.0) -> Array:
-    """Rotary positions as a product of complex numbers."""
+    """Computes rotary positions as a product of complex numbers."""
     half = x.shape[-1] // 2
     turn = np.exp(1j * np.asarray(positions)[..., None] / base ** (np.arange(half) / half))[..., None, :]
     y = (x[..., :half] + 1j * x[..., half:]) * turn
@@ -207,7 +207,7 @@ def rotated(x: Array, positions: Array, base: float = 10000.0) -> Array:
 
 
 def recurrent(part: Any, x: Array) -> Array:
-    """Flax's cells, whose gates have kernels of their own."""
+    """Flax's cells, whose gates have separate kernels."""
     size = part.hidden_size
     w, u, b = (np.split(v.numpy(), part.gates, -1) for v in (part.w, part.u, part.b))
     if isinstance(part, layers.LSTM):
@@ -225,12 +225,12 @@ def recurrent(part: Any, x: Array) -> Array:
         cell = nn.SimpleCell(size)
     states, y = flax(nn.RNN(cell, return_carry=True), {"cell": params}, x)
     if isinstance(part, layers.LSTM):
-        states = states[1], states[0]  # Flax has the cell first
+        states = states[1], states[0]  # Flax returns the cell first
     return y, states
 
 
 def ragged_gru(part: Any, x: Array, lengths: Array) -> Array:
-    """Each example alone, as long as it is."""
+    """Runs each example alone, at its own length."""
     y = np.zeros((*x.shape[:2], part.hidden_size), np.float32)
     last = np.zeros((x.shape[0], part.hidden_size), np.float32)
     for i, length in enumerate(lengths):

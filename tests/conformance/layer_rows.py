@@ -1,4 +1,4 @@
-"""One row or more for each public layer: here dropout, GELU, space and containers."""
+"""Rows of dropout, GELU, space and containers; the other files hold the other layers."""
 
 import flax.linen as nn
 import numpy as np

@@ -1,4 +1,4 @@
-"""One row or more for each public loss."""
+"""Rows of the public losses, at least one each."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,34 +22,34 @@ def normal(*shapes: tuple[int, ...]) -> Callable[[Generator, int], Arrays]:
 
 
 def classified(rng: Generator, rows: int) -> Arrays:
-    """Logits of five classes, and indices."""
+    """Returns logits of five classes, and indices."""
     return rng.normal(size=(rows, 3, 5)).astype(np.float32), rng.integers(0, 5, (rows, 3)).astype(np.int32)
 
 
 def partly_classified(rng: Generator, rows: int) -> Arrays:
-    """The same with some of the indices −1."""
+    """The same with some indices −1."""
     logits, labels = classified(rng, rows)
     return logits, np.where(rng.random(labels.shape) < 0.4, -1, labels).astype(np.int32)
 
 
 def distributed(rng: Generator, rows: int) -> Arrays:
-    """Logits and distributions."""
+    """Returns logits and distributions."""
     logits, odds = rng.normal(size=(2, rows, 3, 5))
     return logits.astype(np.float32), (np.exp(odds) / np.exp(odds).sum(-1, keepdims=True)).astype(np.float32)
 
 
 def detected(rng: Generator, rows: int) -> Arrays:
-    """Logits and answers 0 or 1."""
+    """Returns logits and answers 0 or 1."""
     return 2 * rng.normal(size=(rows, 6)).astype(np.float32), rng.integers(0, 2, (rows, 6)).astype(np.int32)
 
 
 def partly_detected(rng: Generator, rows: int) -> Arrays:
-    """The same with some of the answers −1."""
+    """The same with some answers −1."""
     return 2 * rng.normal(size=(rows, 6)).astype(np.float32), rng.integers(-1, 2, (rows, 6)).astype(np.int32)
 
 
 def spoken(rng: Generator, rows: int) -> Arrays:
-    """Logits of frames, up to three labels of three kinds (so that some neighbours are equal), and both lengths."""
+    """Returns logits of frames, up to three labels of three kinds (some neighbours are equal), and both lengths."""
     labels = rng.integers(1, 4, (rows, 3)).astype(np.int32)
     return rng.normal(size=(rows, 8, 4)).astype(np.float32), labels, rng.integers(6, 9, rows), rng.integers(0, 4, rows)
 
@@ -67,7 +67,7 @@ def ctc_peer(logits: np.ndarray, labels: np.ndarray, logit_lengths: np.ndarray, 
 
 
 def nt_xent_peer(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """One view after the other, among all views but itself."""
+    """Computes one view after the other, among all views without itself."""
     views, rows = unit(np.concatenate([one, other]).astype(np.float64)), len(one)
     costs = np.zeros(2 * rows)
     for i, view in enumerate(views):
@@ -163,7 +163,7 @@ TABLE: list[tuple[str, str, Callable[..., Any], Callable[[Generator, int], Array
         "",
         losses.dice,
         detected,
-        # Optax halves numerator and denominator, but not what smooths them.
+        # Optax halves numerator and denominator, but not the smoothing term.
         lambda z, y: optax.losses.dice_loss(jnp.asarray(z)[..., None], y[..., None], smooth=0.5),
         "optax.losses.dice_loss",
         "Milletari et al., 2016",

@@ -1,4 +1,4 @@
-"""A table, long for its rows: one for each public metric."""
+"""Rows of the public metrics, one each; the table makes this file long."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,11 +20,11 @@ class MetricRow(Row):
     """A metric; a state's last input is the weight of each value."""
 
     state: bool = True
-    garbage: tuple[Any, ...] = ()  # what a value of each input may be where its weight is zero
+    garbage: tuple[Any, ...] = ()  # values that each input may have where its weight is zero
 
 
 def figures(part: Any, *inputs: Any) -> Any:
-    """What is reported: the results of a state, the values of a tensor."""
+    """Returns the reported values: a state's results, or a tensor's values."""
     value = part(*inputs)
     return value.result() if isinstance(value, metrics.State) else value
 
@@ -54,7 +54,7 @@ def values(rng: Generator, rows: int) -> Arrays:
 
 
 def told(rng: Generator, rows: int) -> Arrays:
-    """What each token costs, and for how many bytes it stands: none for some."""
+    """Returns the cost of each token and its number of bytes, zero for some."""
     return (*values(rng, rows), rng.integers(0, 5, (rows, 2)))
 
 
@@ -64,7 +64,7 @@ def pictures(rng: Generator, rows: int) -> Arrays:
 
 
 def points(rng: Generator, rows: int) -> Arrays:
-    """Two sets of points, a coordinate each: multiples of 1/16, so that the sums of their products are exact."""
+    """Returns two sets of points, one coordinate each: multiples of 1/16, whose products have exact sums."""
     return tuple((rng.integers(-40, 40, rows) / 16 + (i == 0)).astype(np.float32) for i in range(6))
 
 
@@ -76,7 +76,7 @@ PLANE = plane(np.random.default_rng(9), 12)[0]
 
 
 def frechet(*arrays: np.ndarray) -> float:
-    """By the eigenvalues of the product itself, whose matrix has a root even where it is singular."""
+    """Uses the eigenvalues of the matrix product, whose root exists even if it is singular."""
     *coordinates, w = arrays
     sets = coordinates[:3], coordinates[3:]
     mean_1, mean_2 = (np.average(x, axis=1, weights=w) for x in sets)
@@ -86,7 +86,7 @@ def frechet(*arrays: np.ndarray) -> float:
 
 
 def in_balls(features: np.ndarray) -> np.ndarray:
-    """Ball by ball, as the paper has it."""
+    """Counts ball by ball, as the paper does."""
     inside = np.zeros(len(features), np.float32)
     for i, centre in enumerate(PLANE.astype(np.float64)):
         others = np.linalg.norm(np.delete(PLANE, i, axis=0) - centre, axis=1)
@@ -95,14 +95,14 @@ def in_balls(features: np.ndarray) -> np.ndarray:
 
 
 def pairwise_auc(scores: np.ndarray, labels: np.ndarray, w: np.ndarray) -> float:
-    """The share of pairs in which the positive scores higher; a tie is half a win."""
+    """Returns the share of pairs in which the positive scores higher; a tie is half a win."""
     p, n = labels == 1, labels == 0
     wins = (scores[p][:, None] > scores[n]) + 0.5 * (scores[p][:, None] == scores[n])
     return float((w[p][:, None] * w[n] * wins).sum() / (w[p].sum() * w[n].sum()))
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray, w: np.ndarray) -> float:
-    """The mean, over the positives, of the precision among all that score as high."""
+    """Returns the mean, over the positives, of the precision among all that score at least as high."""
     precision = [(w * labels)[scores >= s].sum() / w[scores >= s].sum() for s in scores]
     return float((w * labels * precision).sum() / (w * labels).sum())
 
@@ -145,7 +145,7 @@ def decibels(images: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def similarity(images: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Window by window, as the paper has it."""
+    """Computes window by window, as the paper does."""
     line = np.exp(-((np.arange(11) - 5) ** 2) / (2 * 1.5**2))
     window = (np.outer(line, line) / np.outer(line, line).sum())[..., None]
     c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
@@ -192,7 +192,7 @@ TABLE: list[tuple[str, Callable[..., Any], Callable[[Generator, int], Arrays], C
     ("R2", metrics.R2.of, numbers, r2, NUMPY, "Wright, 1921", (0.0, np.nan)),
     (
         "Frechet",
-        # By whole weights, which are how often an example is there.
+        # With whole weights, each of which counts an example that often.
         lambda a, b, c, d, e, f, w: metrics.Frechet.of(
             tf.stack([a, b, c], -1), tf.stack([d, e, f], -1), 4 * (tf.ones_like(a) if w is None else w)
         ),
@@ -210,7 +210,7 @@ TABLE: list[tuple[str, Callable[..., Any], Callable[[Generator, int], Arrays], C
 
 
 def weighted(inputs: Callable[[Generator, int], Arrays]) -> Callable[[Generator, int], Arrays]:
-    """The inputs of a state and their weights: quarters, whose sums are exact, and some of them zero."""
+    """Returns a state's inputs and weights: quarters, whose sums are exact, some of them zero."""
 
     def made(rng: Generator, rows: int) -> Arrays:
         arrays = inputs(rng, rows)

@@ -1,4 +1,4 @@
-"""The optimizers' battery: the rows of the table, and how they are run and compared with their peers.
+"""The checks of the optimizers: the rows of the table, and their comparison with peers.
 
 `table(rows)` measures what docs/parts.md reports: over 50 updates of a random problem with a matrix, a vector, a scalar
 and a kernel of rank 4, the largest difference of any weight over the largest weight. Tests take fewer updates.
@@ -24,7 +24,7 @@ STEPS = 50
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A part with its options, and a peer that computes the same by other means."""
+    """A part with its options, and a peer that computes the same in another way."""
 
     part: str
     make: Callable[[], Transform]
@@ -34,7 +34,7 @@ class Row:
     needs: str = "gradients"
     case: str = ""
     tolerance: float = 1e-6
-    xla_tolerance: float = 1e-6  # between the rule compiled and not
+    xla_tolerance: float = 1e-6  # between the optimizer compiled and not
     steps: int = 8  # that a test takes; more if the rule does something later
     reason: str = ""  # for another tolerance, or for what differs from the paper
 
@@ -54,7 +54,7 @@ class ScheduleRow:
     paper: str = ""
     case: str = ""
     tolerance: float = 1e-6
-    reason: str = ""  # for what differs from the paper
+    reason: str = ""  # for differences from the paper
 
     @property
     def id(self) -> str:
@@ -63,7 +63,7 @@ class ScheduleRow:
 
 @functools.cache
 def problem() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
-    """Initial weights, curvatures, noise for each step, and made-up losses that fall and then level off."""
+    """Returns initial weights, curvatures, noise for each step, and invented losses that fall and then level off."""
     rng = np.random.default_rng(3)
     start = {path: rng.normal(size=shape).astype(np.float32) for path, shape in SHAPES.items()}
     curvature = {path: rng.uniform(0.1, 1.0, size=shape).astype(np.float32) for path, shape in SHAPES.items()}
@@ -84,7 +84,7 @@ def largest(values: Any) -> float:
 
 
 class Run:
-    """A rule at work on the problem: `update` takes step `i`, in a graph unless `mode` is "eager" or "xla"."""
+    """Runs an optimizer on the problem: `update` takes step `i`, in a graph unless `mode` is "eager" or "xla"."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ def trajectory(run: Run, steps: int) -> list[tuple[Any, Any]]:
 
 @functools.cache
 def peer_trajectory(row: Row, steps: int) -> list[tuple[Any, Any]]:
-    """Returns the same of the row's peer."""
+    """Returns the same for the row's peer."""
     start, _, _, losses = problem()
     peer = row.peer()
     peer = peer if isinstance(peer, Peer) else from_optax(peer)
@@ -152,7 +152,7 @@ def peer_trajectory(row: Row, steps: int) -> list[tuple[Any, Any]]:
 
 
 def largest_difference(row: Row, mine: Sequence[tuple[Any, Any]]) -> float:
-    """Returns the largest difference of a trajectory from the peer's; a shadow of both counts as weights."""
+    """Returns the largest difference from the peer's trajectory; a shadow of both counts as weights."""
     return max(
         largest({path: a[path] - np.asarray(b[path]) for path in SHAPES}) / largest(b)
         for both in zip(mine, peer_trajectory(row, len(mine)), strict=True)
@@ -169,7 +169,7 @@ def schedule_difference(row: ScheduleRow) -> float:
 
 
 def table(rows: Sequence[Row | ScheduleRow]) -> list[dict[str, str]]:
-    """What docs/parts.md says of each row; the difference is the larger of the kernel's and the pure rule's."""
+    """Returns the rows of docs/parts.md; the difference is the larger of the kernel's and the pure function's."""
     described = []
     for row in rows:
         if isinstance(row, Row):

@@ -1,4 +1,4 @@
-"""The peers of the optimizers: Optax's parts, bent to one shape, and NumPy where Optax has none."""
+"""Peers of the optimizers: Optax's parts with one interface, and NumPy where Optax has none."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ SHAPES: dict[str, tuple[int, ...]] = {"net/0/w": (6, 4), "net/0/b": (4,), "net/1
 
 
 class Peer(NamedTuple):
-    """Another implementation: how its state begins, one update, and what it would evaluate."""
+    """Another implementation: its initial state, one update, and the weights to evaluate."""
 
     init: Callable[[Any], Any]
     step: Callable[[Any, Any, Any, Any], tuple[Any, Any]]  # (gradients, state, params, value) -> (params, state)
@@ -36,12 +36,12 @@ def from_optax(transform: optax.GradientTransformation, shadow: Callable[[Any, A
 
 
 def _float64() -> Any:
-    """A context; older releases of JAX keep it among the experiments."""
+    """Returns a context; older releases of JAX keep it in `experimental`."""
     return jax.enable_x64() if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
 def in_float64(make: Callable[[], optax.GradientTransformation | Peer]) -> Peer:
-    """Optax with all of its numbers in float64, for rules that float32 takes further from themselves than from ours."""
+    """Runs Optax in float64, for optimizers whose float32 rounding exceeds the difference from ours."""
     with _float64():
         made = make()
         peer = made if isinstance(made, Peer) else from_optax(made)
@@ -66,7 +66,7 @@ def _wide(tree: Any) -> Any:
 
 
 def mask(*paths: str) -> dict[str, bool]:
-    """True for all parameters but these."""
+    """Returns True for all parameters but these."""
     return {path: path not in paths for path in SHAPES}
 
 
@@ -75,7 +75,7 @@ def each_by_itself(make: Callable[[], optax.GradientTransformation]) -> optax.Gr
 
 
 def by_last_axis(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """A transform that takes the first axis for outputs, given kernels whose last axis is."""
+    """Applies a transform whose outputs are on the first axis to kernels with outputs on the last."""
 
     def swap(tree: Any) -> Any:
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0) if x.ndim > 1 else x, tree)
@@ -136,7 +136,7 @@ def optax_schedule_free() -> Peer:
 
 
 def average_of_weights(transform: optax.GradientTransformation, *, traced: bool = True) -> Peer:
-    """The weights under gradient descent, averaged by `transform`, which Optax means for gradients."""
+    """Averages the weights under gradient descent with `transform`, which Optax intends for gradients."""
     descent = from_optax(optax.sgd(0.1))
     update = in_numpy(transform.update) if traced else transform.update
 
@@ -152,7 +152,7 @@ def average_of_weights(transform: optax.GradientTransformation, *, traced: bool 
 
 
 def numpy_average(start: int) -> optax.GradientTransformation:
-    """The mean of all that came after the first `start`."""
+    """Returns the mean of all weights after the first `start`."""
 
     def update(values: Any, state: Any, params: Any = None) -> Any:
         state = [*state, {path: np.asarray(x, np.float64) for path, x in values.items()}]
@@ -163,7 +163,7 @@ def numpy_average(start: int) -> optax.GradientTransformation:
 
 
 def numpy_shampoo(rate: float, momentum: float, epsilon: float, root_every: int) -> Peer:
-    """In float64, axis by axis, with roots by the singular value decomposition."""
+    """Computes in float64, axis by axis, with roots by singular value decomposition."""
 
     def init(params: Any) -> Any:
         sums = {path: [epsilon * np.eye(size) for size in np.shape(p) or (1,)] for path, p in params.items()}
@@ -197,7 +197,7 @@ def optax_muon() -> optax.GradientTransformation:
 
 
 def noise_of_random(eta: float, gamma: float, seed: int) -> optax.GradientTransformation:
-    """Optax's rule on this project's draws."""
+    """Applies Optax's noise with this project's draws."""
     start = Rng.from_seed(seed).fold("gradient_noise")
     at = tf.function(lambda i: {path: start.fold(i).fold(path).normal(shape) for path, shape in SHAPES.items()})
     by_step = [at(tf.constant(i, tf.int64)) for i in range(50)]

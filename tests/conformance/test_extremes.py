@@ -1,4 +1,4 @@
-"""Layers, losses and metrics where inputs are extreme, against their definition in float64."""
+"""Layers, losses and metrics on extreme inputs, against their float64 definitions."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ every_row = pytest.mark.parametrize("row", EXTREME_ROWS, ids=lambda row: row.id)
 
 
 def gap(found: tf.Tensor, expected: tf.Tensor) -> float:
-    """As `battery.distance`, where a NaN, or an infinity, is right if both have it."""
+    """As `battery.distance`, but a NaN or an infinity is right if both have it."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     same = np.isnan(found) & np.isnan(expected) | (found == expected)
     return battery.distance(np.where(same, 0.0, found), np.where(same, 0.0, expected))
@@ -28,7 +28,7 @@ def gap(found: tf.Tensor, expected: tf.Tensor) -> float:
 
 @functools.cache
 def compiled_outputs() -> dict[str, list[tf.Tensor]]:
-    """The outputs of all rows by one program of XLA."""
+    """Returns the outputs of all rows from one XLA program."""
     parts = {row.id: (row, row.make(RNG), row.example()) for row in EXTREME_ROWS}
 
     @tf.function(jit_compile=True, autograph=False)
@@ -59,7 +59,7 @@ ANSWERS = np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
 
 
 def select(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Products, of which those with nothing are nothing."""
+    """Multiplies; a product with zero is zero, even of infinity."""
     return np.where(weights == 0.0, 0.0, np.where(weights == 0.0, 1.0, weights) * np.where(weights == 0.0, 0.0, values))
 
 
@@ -85,7 +85,7 @@ def binary(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def positives(z: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cross-entropy that looks at label 1 only."""
+    """Cross-entropy that reads label 1 only."""
     loss, gradient = binary(z, labels)
     return select(labels, loss), select(labels, gradient)
 
@@ -98,7 +98,7 @@ Case = tuple[Callable[..., tf.Tensor], Any, Any]  # a loss, logits and labels
 
 
 def values_and_gradients(cases: dict[str, Case], compiled: bool) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Of each case, by one program if they are compiled."""
+    """Returns both for each case, from one program if they are compiled."""
 
     def call(all_logits: dict[str, tf.Tensor]) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         found = {}
@@ -172,7 +172,7 @@ def test_log_cosh_keeps_the_digits_of_small_differences() -> None:
             value = losses.log_cosh(x, tf.zeros_like(x))
         slope = tape.gradient(value, x)
     wide = x.numpy().astype(np.float64)
-    size = np.minimum(np.abs(wide), 50.0)  # beyond which only |d| − log 2 is left
+    size = np.minimum(np.abs(wide), 50.0)  # beyond it only |d| − log 2 is left
     np.testing.assert_allclose(value, np.log1p(2.0 * np.sinh(size / 2.0) ** 2) + (np.abs(wide) - size), rtol=2e-6)
     np.testing.assert_allclose(slope, np.tanh(wide), rtol=1e-6)
     np.testing.assert_allclose(outer.gradient(slope, x), 1.0 - np.tanh(wide) ** 2, rtol=1e-4, atol=1e-6)
@@ -230,7 +230,7 @@ def test_states_of_unlike_shapes_are_not_merged() -> None:
     one, other = metrics.IoU.of([0], [0], 1), metrics.IoU.of([0, 1, 2], [0, 1, 1], 3)
     with pytest.raises(ValueError, match=r"`b.counts` has shape \(3, 3\), but `a.counts` \(1, 1\)"):
         metrics.merge(one, other)
-    # Where shapes are known only while running, as well.
+    # Also with shapes that are unknown while tracing.
     signature = [tf.TensorSpec([None, None], tf.float64)] * 2
     merged = tf.function(
         lambda a, b: metrics.merge(metrics.IoU(a), metrics.IoU(b)), input_signature=signature, autograph=False

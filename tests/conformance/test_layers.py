@@ -1,4 +1,4 @@
-"""Every public layer through the battery; `-k Conv2D` runs the checks of one."""
+"""All checks of every public layer; `-k Conv2D` runs those of one."""
 
 import dataclasses
 import inspect
@@ -18,8 +18,8 @@ from . import battery
 from .battery import RNG, ROWS, Row, evaluate
 from .layer_rows import ROWS_OF_LAYERS
 
-# One row of each part has all checks; what differs between cases of a part is their arithmetic, which graph, XLA and
-# checkpoints don't look at.
+# One row per part has all checks. Cases of a part differ in arithmetic, which graph, XLA and checkpoints don't depend
+# on.
 FIRST_ROWS = list({row.part: row for row in reversed(ROWS_OF_LAYERS)}.values())[::-1]
 READ_FLOATS = [row for row in ROWS_OF_LAYERS if any(x.dtype.is_floating for x in row.example())]
 
@@ -86,11 +86,11 @@ def test_eager_and_xla_agree(row: Row) -> None:
     compiled = battery.as_function(row, part, compiled=True)
     eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example()))
     for a, b in zip(eager, tf.nest.flatten(compiled(*row.example())), strict=True):
-        # Other kernels: XLA fuses, contracts to multiply-adds and approximates tanh and exp by itself.
+        # Other kernels: XLA fuses, contracts to multiply-adds and approximates tanh and exp itself.
         assert battery.distance(b, a) <= 3e-5
 
 
-@pytest.mark.long  # a graph of any number of rows, none among them, is compared with eager calls above
+@pytest.mark.long  # a graph of any number of rows, zero included, is compared with eager calls above
 @first_rows
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])  # derived twice
 def test_no_rows_have_the_shapes_of_one_and_gradients_of_zero(row: Row, mode: str) -> None:
@@ -150,7 +150,7 @@ def variables(part: Any) -> dict[str, tf.Variable]:
 
 @dataclasses.dataclass
 class Shelf:
-    """One part a row, together: checkpoints and SavedModels are made once for all."""
+    """One part per row, together: checkpoints and SavedModels are made once for all."""
 
     parts: list[Any]
     module: tf.Module
@@ -174,7 +174,7 @@ def test_checkpoints_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.long  # tests/trainers/test_export_parts.py exports models of most of them
 def test_saved_models_round_trip(tmp_path: Path) -> None:
-    """Parts without variables are graphs of any number of rows, as above."""
+    """Exports parts without variables as graphs of any number of rows, as above."""
     shelf = Shelf.of(RNG)
     pairs = [(row, part) for row, part in zip(FIRST_ROWS, shelf.parts, strict=True) if variables(part)]
     calls = [serve(row, part) for row, part in pairs]
@@ -195,5 +195,5 @@ def serve(row: Row, part: Any) -> Callable[..., Any]:
 
 
 def evaluated(row: Row) -> Callable[..., Any]:
-    """The row's call, as an evaluation makes it."""
+    """Calls the row as an evaluation does."""
     return evaluate if row.call is battery.train else row.call

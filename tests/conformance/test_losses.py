@@ -1,4 +1,4 @@
-"""Every public loss through the battery."""
+"""All checks of every public loss."""
 
 from functools import partial
 
@@ -108,7 +108,7 @@ def test_answer_out_of_range_passes_on_no_gradient_where_the_weight_is_zero(call
 
 
 def check_unread_targets(call, inputs, value) -> None:
-    """Asserts that the gradients are the same whatever a target is whose loss has a weight of zero."""
+    """Asserts that a target whose loss has weight zero doesn't change the gradients."""
 
     def gradients(first):
         handed = [np.array(x) for x in inputs]
@@ -141,7 +141,7 @@ def test_extreme_values_stay_finite(row: Row, data: st.DataObject) -> None:
     loss = values(row, inputs)
     assert np.all(np.isfinite(loss))
     assert np.all(loss >= -1e-3)
-    # The gradient of a square may exceed what float16 holds; in float32 it must not.
+    # The gradient of a square may exceed float16; in float32 it must not.
     full = [tf.cast(x, tf.float32) if x.dtype.is_floating else x for x in inputs]
     with tf.GradientTape() as tape:
         tape.watch(full)

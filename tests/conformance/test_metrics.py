@@ -1,4 +1,4 @@
-"""Every public metric through the battery, and what makes a state: parts add up, nothing is read at weight zero."""
+"""All checks of every public metric, and of its state: parts add up, and values with weight zero aren't read."""
 
 import functools
 import itertools
@@ -16,8 +16,8 @@ from . import battery
 from .battery import RNG
 from .metric_rows import ROWS_OF_METRICS, MetricRow
 
-NOT_METRICS = {"Figures", "State", "merge", "predicted"}  # what metrics are made with
-MEANS = {"Mean", "BitsPerByte", "Perplexity", "MAE", "RMSE", "R2"}  # sums of values; the others' are sums of weights
+NOT_METRICS = {"Figures", "State", "merge", "predicted"}  # helpers that metrics are built from
+MEANS = {"Mean", "BitsPerByte", "Perplexity", "MAE", "RMSE", "R2"}  # states that sum values; the others sum weights
 
 every_row = pytest.mark.parametrize("row", ROWS_OF_METRICS, ids=lambda row: row.id)
 every_state = pytest.mark.parametrize("row", [row for row in ROWS_OF_METRICS if row.state], ids=lambda row: row.id)

@@ -1,4 +1,4 @@
-"""Rules where float32 has the fewest digits: betas next to one, and late updates.
+"""Optimizers where float32 has the fewest digits: betas next to one, and late updates.
 
 The oracles are the papers' definitions in NumPy's float64, for one gradient after the other.
 """
@@ -22,14 +22,14 @@ from core.optimizers.moments import averages
 from .test_optimizers import bad_values, every_part, given
 
 GRADIENTS = np.random.default_rng(7).normal(size=(6, 5)).astype(np.float32)
-STARTS = (0, 999_999)  # updates applied before, of gradients whose averages were these
+STARTS = (0, 999_999)  # updates applied before, with these averages of their gradients
 MEAN, SQUARE = 0.3, 2.0
 RATE, EPSILON = 0.5, 1e-6
 
 
 @dataclasses.dataclass
 class Moments:
-    """The averages of a rule by definition, and its direction at update t."""
+    """An optimizer's averages by definition, and its direction at update t."""
 
     b1: float
     b2: float
@@ -62,7 +62,7 @@ def nadam(s: Moments, g: Any, t: int, w: Any) -> Any:
 
 
 def length(beta_2: float, t: int) -> Fraction:
-    """The length of RAdam's average, in fractions: nothing is rounded."""
+    """Returns the length of RAdam's average in exact fractions."""
     beta = Fraction(beta_2)
     return 2 / (1 - beta) - 1 - 2 * t * beta**t / (1 - beta**t)
 
@@ -121,7 +121,7 @@ def rule(name: str, b1: float, b2: float) -> Transform:
 
 
 def slots(name: str, b1: float, b2: float, start: int) -> dict[str, float]:
-    """What the rule has averaged when it starts."""
+    """Returns the optimizer's averages at its start."""
     seen = float(start > 0)
     m, v = MEAN * (1.0 - b1**start), SQUARE * (1.0 - b2**start)
     largest = SQUARE**0.5 * seen
@@ -196,7 +196,7 @@ def test_average_forgets_as_fast_as_its_beta_says() -> None:
 
 
 def floats_of(part: str) -> list[str]:
-    """Returns the names of a factory's arguments that are floats."""
+    """Returns the names of a factory's float arguments."""
     parameters = inspect.signature(getattr(optimizers, part)).parameters
     kinds = {name: str(parameter.annotation) for name, parameter in parameters.items()}
     return [name for name, kind in kinds.items() if "float" in kind and "Sequence" not in kind]
@@ -212,7 +212,7 @@ def test_bool_is_refused_where_a_float_is_meant(part: str) -> None:
 
 @every_part
 def test_integer_is_a_number_where_a_float_is_meant(part: str) -> None:
-    """One that is out of its argument's range, by the table of bad values, is refused like the float."""
+    """Also refuses an integer out of its argument's range like the float, by the table of bad values."""
     factory, allowed = getattr(optimizers, part), {}
     for name in floats_of(part):
         for whole in (0, 1):
@@ -223,13 +223,13 @@ def test_integer_is_a_number_where_a_float_is_meant(part: str) -> None:
                 with pytest.raises(ValueError, match=f"`{name}"):
                     factory(**{**given(part), name: number})
     assert bool(allowed) == bool(floats_of(part))
-    # A graph, unlike an eager call, converts no number between dtypes: all of them at once.
+    # Unlike an eager call, a graph converts no number between dtypes: all of them at once.
     made, peer = (factory(**{**given(part), **{k: kind(v) for k, v in allowed.items()}}) for kind in (int, float))
     np.testing.assert_allclose(first(made, graph=True), first(peer), rtol=1e-6)
 
 
 def first(made: Any, *, graph: bool = False) -> np.ndarray:
-    """Returns a schedule's fourth rate, or a rule's weights after its first update."""
+    """Returns a schedule's fourth rate, or an optimizer's weights after its first update."""
     if not isinstance(made, Transform):
         function = tf.function(made, autograph=False) if graph else made
         return np.asarray(function(tf.constant(3, tf.int64)))

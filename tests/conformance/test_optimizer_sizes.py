@@ -1,4 +1,4 @@
-"""Rules given gradients whose squares leave the range of float32."""
+"""Optimizers with gradients whose squares leave the range of float32."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ GRADIENTS = np.random.default_rng(7).normal(size=(6, 5)).astype(np.float32)
 
 
 def directions(transform: Transform, scale: float, compiled: bool) -> np.ndarray:
-    """The first update of a matrix and a vector, by gradients of a scale."""
+    """Returns the first update of a matrix and a vector, for gradients of one scale."""
     params = {"w": tf.Variable(tf.reshape(GRADIENTS[:2], [2, 5])), "b": tf.Variable(GRADIENTS[2])}
     gradients = {"w": scale * tf.constant(GRADIENTS[3:5]), "b": scale * tf.constant(GRADIENTS[5])}
     optimizer, before = Optimizer(transform, params), {path: v.numpy() for path, v in params.items()}

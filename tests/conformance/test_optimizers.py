@@ -1,6 +1,6 @@
-"""Every optimizer, transform and schedule has a row, its peer's numbers, and arguments that are checked.
+"""Optimizers, transforms and schedules: each has a row, its peer's numbers, and argument checks.
 
-A rule's updates are also masked, continued, given other dtypes, and compared between eager calls, graphs and XLA.
+Their updates are also masked, resumed, given other dtypes, and compared between eager, graph and XLA.
 """
 
 import functools
@@ -30,7 +30,7 @@ every_rule = pytest.mark.parametrize("row", RULES, ids=lambda row: row.id)
 
 
 class Runs:
-    """The runs of a row that its tests share: in a graph, and by its pure function in eager calls."""
+    """A row's runs that its tests share: in a graph, and with its pure function in eager calls."""
 
     def __init__(self, row: Row):
         self.row = row
@@ -64,7 +64,7 @@ def test_rule_agrees_with_its_peer_by_kernel_and_by_function(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in RULES if not row.make().fused], ids=lambda row: row.id)
 def test_eager_updates_agree_with_those_of_a_graph(row: Row) -> None:
-    """Of rules without a kernel: those of kernels are compared with the peer either way."""
+    """Covers optimizers without a kernel: those with one are compared with the peer either way."""
     for (mine, _), (traced, _) in zip(runs_of(row).pure, runs_of(row).trajectory, strict=False):
         assert np.abs(flat(mine) - flat(traced)).max() <= 1e-6 * np.abs(flat(mine)).max()
 
@@ -121,7 +121,7 @@ def test_slots_keep_their_names_when_the_chain_grows(row: Row) -> None:
 
 @every_rule
 def test_half_precision_parameters_have_wide_slots_and_double_ones_stay_double(row: Row) -> None:
-    # Unlike eager calls, a graph takes no Python number for another dtype; half precision is computed in float32.
+    # Unlike eager calls, a graph accepts no Python number for another dtype; half precision is computed in float32.
     modes = {tf.bfloat16: "eager", tf.float32: "eager", tf.float64: "graph"}
     half, single, double = (Run(row.make(), dtype=dtype, mode=mode, paths=SMALL) for dtype, mode in modes.items())
     for run in (half, single, double):
@@ -140,7 +140,7 @@ def test_schedule_agrees_with_its_peer(row: ScheduleRow) -> None:
     assert schedule_difference(row) <= row.tolerance
 
 
-# What a factory may be given, and what it refuses, by the name of the argument.
+# Arguments that a factory accepts and refuses, by name.
 GOOD: dict[str, Any] = {
     "learning_rate": 0.1,
     "rate": 0.1,
@@ -176,7 +176,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "relative_tolerance": (-0.1, 1.1),
     "rates": ([0.1, -0.1],),
     "boundaries": ([], [0], [-3], [3, 3]),
-    "schedules": (),  # their number is that of the boundaries
+    "schedules": (),  # as many as the boundaries
     "rules": ({},),
 }
 ABOVE_ZERO = "adadelta adafactor adagrad adaptive_clip muon rmsprop shampoo"  # their epsilon; others may have none
@@ -186,7 +186,7 @@ ONLY_BAD = {
     ("radam", "beta_2"): (0.0, 0.5, 1.0),
     ("schedule_free_adamw", "beta_1"): (0.0, 1.0),
 }
-ANY = {"seed", "nesterov", "centred", "debias", "staircase", "scale_by_parameter"}  # no value of the type is wrong
+ANY = {"seed", "nesterov", "centred", "debias", "staircase", "scale_by_parameter"}  # the type has no wrong value
 
 
 def bad_values(part: str, name: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Every optimizer and transform moves what is cut over a mesh as it moves it on one device, or is an error."""
+"""Optimizers and transforms on a mesh: each moves sharded variables as on one device, or raises an error."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ from .optimizer_rows import OPTIMIZERS, TRANSFORMS
 
 AXES = {"net/0/w": ("-", "model"), "net/0/b": ("model",), "scale": ()}
 SHAPES = {"net/0/w": [4, 6], "net/0/b": [6], "scale": []}
-# Shampoo takes roots of matrices, and noise is drawn of a size that is then cut.
+# Shampoo takes roots of matrices, and noise is drawn at a size that is then sharded.
 ERRORS = {"shampoo": ConfigurationError, "gradient_noise": tf.errors.UnknownError}
 
 
@@ -26,7 +26,7 @@ def numbers(seed):
 
 
 def trained(row, strategy, *, fused):
-    """The parameters and slots after three updates."""
+    """Returns the parameters and slots after three updates."""
 
     def variable(path, value):
         if strategy is None:

@@ -1,6 +1,6 @@
-"""Schedules at their ends, on their boundaries and a million updates on: in float64 by definition, and to the bit.
+"""Schedules at their ends, on their boundaries and after a million updates: against float64, and to the bit.
 
-Graphs and XLA multiply by 1/steps where the code divides by steps; so each is called eagerly, in a graph and compiled,
+Graphs and XLA multiply by 1/steps where the code divides by steps. So each is called eagerly, in a graph and compiled,
 with the step as an argument, which no compiler folds away.
 """
 
@@ -18,7 +18,7 @@ STEPS = (7, 41, 49, 1000, 10**6)
 
 
 def all_values(*asked: tuple[Schedule, Any]) -> list[np.ndarray]:
-    """Returns the rates of schedules, each at its steps: the same eagerly, in a graph and compiled."""
+    """Returns the rates of schedules at their steps: eagerly, in a graph and compiled."""
     given = [tf.constant(steps, tf.int64) for _, steps in asked]
 
     def rates(counts: list[tf.Tensor]) -> list[tf.Tensor]:

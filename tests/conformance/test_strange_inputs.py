@@ -1,7 +1,7 @@
-"""Every public layer, loss and metric with NumPy arrays, unknown shapes while tracing, and integers for floats.
+"""Layers, losses and metrics with NumPy arrays, shapes unknown while tracing, and integers for floats.
 
-The tables record which parts compute the same as of plain tensors; all others raise an error that names the argument,
-what it is and the next action.
+The tables record which parts compute the same as with plain tensors. All others raise an error that names the argument,
+its value and the next action.
 """
 
 import re
@@ -40,11 +40,11 @@ LAYERS_THAT_COMPUTE = {
     ARRAY: set(),
     SIZES: {"Embedding", "Pad", "Resize", "StochasticDepth", "gelu", *POOLS},
     SHAPE: {"gelu"},
-    # Weights that were cast to the dtype of pixels would be zeros: only parts without arithmetic take integers.
+    # Weights cast to the dtype of pixels would be zeros: only parts without arithmetic take integers.
     INTEGERS: {"Embedding", "MaxPool", "Pad", "PixelShuffle", "flatten", "global_max_pool"},
 }
 OTHERS_THAT_RAISE = {("Frechet", SHAPE), ("ssim", SIZES), ("ssim", SHAPE)}
-# The argument that an error names, unless it is `x` of the part.
+# The argument that an error names, unless it is the part's `x`.
 NAMED: dict[Any, str] = {
     "attend": "`q` of `attend`",
     "Bilinear": "`left` of `Bilinear`",
@@ -74,7 +74,7 @@ def name(value: Any) -> str:
 
 
 def called(row: Any) -> tuple[Callable[..., list[Any]], Arrays]:
-    """A call of the part, and arrays for it."""
+    """Returns a call of the part, and arrays for it."""
     part, arrays = row.make(RNG), row.inputs(np.random.default_rng(5), ROWS)
     if row in ROWS_OF_METRICS:
         return lambda *xs: tf.nest.flatten(part(*xs)), arrays

@@ -1,4 +1,4 @@
-"""The table of transforms that stand in front of a rule or behind it: one row each, with its peer."""
+"""The table of transforms that precede or follow an optimizer: one row each, with its peer."""
 
 import optax
 
@@ -19,7 +19,7 @@ from .optimizer_peers import (
 
 
 def after(*transforms: Transform) -> Transform:
-    """A transform of gradients, with gradient descent behind it."""
+    """Puts gradient descent after a transform of gradients."""
     return chain(*transforms, ours.sgd(0.1))
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments refuse meaningless numbers by name, and messages cut long values short."""
+"""Argument checks name meaningless numbers, and messages shorten long values."""
 
 import math
 from functools import partial

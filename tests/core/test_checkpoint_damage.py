@@ -98,7 +98,7 @@ def test_walks_back_past_a_damaged_one_loudly(tmp_path, damage):
     assert len(warnings) == 1
     assert str(damaged) in warnings[0]
     assert what in warnings[0]
-    # The run goes on from 10, and its own step 20 takes the damaged one's place.
+    # The run resumes from 10, and its own step 20 replaces the damaged one.
     save(tmp_path, model(3), 20, keep=1)
     assert newest(tmp_path).step == 20
 
@@ -258,7 +258,7 @@ def test_bytes_that_came_out_otherwise_are_an_error(tmp_path):
     save(tmp_path, {"w": tf.Variable(1.0)}, 10)
     other = save(tmp_path / "other", {"w": tf.Variable(2.0)}, 10)
     manifest = newest(tmp_path)
-    for file in (DATA, INDEX):  # exchanged after `newest` looked: TensorFlow's own check sums are right
+    for file in (DATA, INDEX):  # swapped after `newest` looked: TensorFlow's own checksums are right
         (manifest.path / file).write_bytes((other / file).read_bytes())
     with pytest.raises(CheckpointError, match="`w` differ from the saved bytes"):
         checkpoint.restore(manifest, {"w": tf.Variable(0.0)})

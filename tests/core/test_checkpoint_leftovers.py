@@ -1,4 +1,4 @@
-"""Checkpoints in folders of any name, what killed saves leave there, and that files reach the disk."""
+"""Checkpoints in folders of any name, leftovers of killed saves, and files that reach the disk."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def stubborn(monkeypatch):
 
 @pytest.fixture
 def immovable(request):
-    """Makes a folder that can't be removed: for real, where this user has any means for it."""
+    """Makes a folder that can't be removed: for real, if this user has any means for it."""
     undo = []
 
     def make(path):
@@ -52,7 +52,7 @@ def immovable(request):
         (path / ".nfs1").touch()
 
     yield make
-    for back, path in undo:  # it may have been put aside
+    for back, path in undo:  # it may have been moved aside
         now = path if path.exists() else path.with_name(f".tmp-removed-{path.name}")
         subprocess.run(back.format(now), shell=True, check=True)
 
@@ -88,7 +88,7 @@ def test_leftovers_that_stay_are_told_and_in_no_way(tmp_path, stubborn):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / ".nfs1").touch()
     told = []
-    for _ in range(2):  # the second takes the place of the first
+    for _ in range(2):  # the second replaces the first
         save(tmp_path, model(), 9, keep=1, warn=told.append)
         assert newest(tmp_path).step == 9
     assert all("Directory not empty" in text for text in told)
@@ -169,7 +169,7 @@ def test_errors_name_the_folder_as_its_owner_does(tmp_path, monkeypatch):
 
 
 def test_a_neighbour_that_the_name_would_match_is_left_alone(tmp_path):
-    """As a pattern `a[1]` is the folder `a1`."""
+    """As a pattern, `a[1]` is the folder `a1`."""
     save(tmp_path / "a1", model(1), 1)
     save(tmp_path / "a[1]", model(2), 1)
     live = model(3)
@@ -188,7 +188,7 @@ def test_a_relative_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def done(monkeypatch):
-    """Lists in their order what is done to which file."""
+    """Lists the operations on files in order."""
     listed, read_part = [], write.read_part
 
     def noted(what, real, name):
@@ -221,7 +221,7 @@ def test_all_is_on_the_disk_and_was_read_from_there_before_it_is_in_place(done, 
 
 
 def test_a_copy_has_memory_of_its_own_from_the_first_on():
-    """The next step would have to make it otherwise, on the loop's time."""
+    """Otherwise the next step would have to copy, on the loop's time."""
     variable = tf.Variable(tf.random.normal([300, 40], seed=1))
     copy = Copy(variable)
     for _ in range(2):
@@ -232,7 +232,7 @@ def test_a_copy_has_memory_of_its_own_from_the_first_on():
 
 
 def test_a_copy_is_one_in_any_scope(tmp_path):
-    """A loop of one's own may save within the scope of its strategy, where each variable would be one a replica."""
+    """A custom loop may save within its strategy's scope, where each variable would be one per replica."""
     strategy = on_virtual_cpus(2)
     with strategy.scope():
         variables = {"w": tf.Variable([1.0, 2.0])}

@@ -12,7 +12,7 @@ from core.errors import CheckpointError
 
 
 def tampered(path, change):
-    """Changes what the manifest says, so that it still agrees with itself."""
+    """Changes the manifest's content, with a matching hash."""
     content = json.loads((path / "manifest.json").read_text())
     del content["sha256"]
     change(content)
@@ -20,7 +20,7 @@ def tampered(path, change):
 
 
 def passed_over(directory):
-    """What is said of the newest checkpoint, which is damaged, while the one before it is taken."""
+    """Returns the warning about the newest checkpoint, which is damaged, while the one before it is restored."""
     told = []
     assert checkpoint.newest(directory, warn=told.append).step == 1
     assert len(told) == 1
@@ -80,7 +80,7 @@ def test_pipes_folders_and_devices_in_place_of_files(tmp_path, name, make):
     path = save(tmp_path, model(), 2)
     (path / name).unlink()
     make(path / name)
-    if name == DATA:  # sizes that agree, so that it is to be read
+    if name == DATA:  # with sizes that agree, so that it is read
         tampered(path, lambda content: content["files"][name].update(bytes=(path / name).stat().st_size))
     assert name in passed_over(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a mesh have the same hashes and bytes on every mesh and device."""
+"""A mesh's checkpoints have the same hashes and bytes on every mesh and device."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
 from tests.core.checkpoint_lab import DATA, flip_bit, newest, save, values
 
-CUTS = {  # by shape, so that no two are alike
+CUTS = {  # by shape, so that all differ
     "rows": ([6, 5], "float32", ("model", "-")),
     "columns": ([3, 4], "float32", ("-", "model")),
     "both": ([4, 3, 10], "float64", ("batch", "-", "model")),
@@ -36,7 +36,7 @@ WAYS = [("2x1", "2x2"), ("2x2", "one device"), ("one device", "1x2"), ("1x2", "2
 
 
 def variables_on(place, seed=None):
-    """Makes the same variables anywhere, of zeros where they have no seed."""
+    """Makes the same variables on any layout; zeros if they have no seed."""
     random = np.random.default_rng(seed)
 
     def made():
@@ -58,7 +58,7 @@ def variables_on(place, seed=None):
 
 @pytest.fixture
 def never_joined(monkeypatch):
-    """Fails whoever lays the whole of a variable out, or is handed a larger part than was stated."""
+    """Fails if the whole variable is assembled, or a larger part than stated is passed."""
 
     def relayout(*args, **kwargs):
         raise AssertionError("a variable was gathered")
@@ -89,7 +89,7 @@ def test_saved_anywhere_and_restored_anywhere(before, after, tmp_path, request):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """Lets a process take what it has for a part only, as where others hold the rest."""
+    """Makes a process take its content for a part only, as if others held the rest."""
     monkeypatch.setattr(variable.MeshVariable, "is_here", lambda self: False)
 
 
@@ -215,7 +215,7 @@ def test_slots_that_are_cut_further_go_where_they_are_cut_otherwise(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_saving_and_restoring_take_no_memory_for_the_whole(workers, tmp_path):
-    """Twice over: a cut variable of 128 MB fetched in parts of 8, where a gathered one took 1.7 GB either way."""
+    """Twice: a sharded variable of 128 MB is fetched in parts of 8, where a gathered one took 1.7 GB either way."""
     size = 128
     beside = 1.75 * size  # the copy that is written, or the parts that were read
     assert mesh_checkpoints.cost("save", tmp_path, size, 8, workers).megabytes < beside

@@ -1,4 +1,4 @@
-"""Saves that are written while training goes on."""
+"""Saves in the background of training."""
 
 import contextlib
 import threading
@@ -17,12 +17,12 @@ from core.testing import on_virtual_cpus, on_virtual_mesh
 from tests.core.checkpoint_lab import fail, model, names, newest
 
 NAMES = {"Identity", "Pack", "Select", "ShardedFilename", "StaticRegexFullMatch", "StringJoin"}
-FILES = {"MergeV2Checkpoints", "ReadVariableOp", "RestoreV2", "SaveV2", *NAMES}  # operations of who writes from copies
+FILES = {"MergeV2Checkpoints", "ReadVariableOp", "RestoreV2", "SaveV2", *NAMES}  # the writer's operations from copies
 
 
 @pytest.fixture
 def held(monkeypatch):
-    """Lets no writer begin before it is set."""
+    """Holds writers back until it is set."""
     released, write_parts = threading.Event(), module.write_parts
 
     def waiting(*arguments):
@@ -79,7 +79,7 @@ def trained(place):
 def test_checkpoint_holds_its_moment_though_training_continues(place, held, tmp_path):
     variables, train = trained(place)
     saves = checkpoint.Saves(tmp_path, keep=checkpoint.Keep(9), warn=fail)
-    for step in (1, 2, 3):  # the second copy takes the place of the first
+    for step in (1, 2, 3):  # the second copy replaces the first
         held.clear()
         expected = {path: described(variable) for path, variable in variables.items()}
         begin(saves, variables, step)
@@ -183,7 +183,7 @@ def test_an_error_that_is_no_fault_of_the_disk_is_raised_as_it_is(tmp_path, monk
 
 @pytest.mark.parametrize("place", ["2 replicas", "mesh"])
 def test_the_thread_that_writes_runs_nothing_but_what_reads_and_writes(place, tmp_path, monkeypatch):
-    """TensorFlow tells of each operation of a thread, those of the functions that it traces among them."""
+    """TensorFlow reports each operation of a thread, including those of functions that it traces."""
     seen, put_together, write_parts = set(), module.put_together, module.write_parts
 
     def note(op_type, *_, **__):
@@ -221,7 +221,7 @@ def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
     saves.settle(note)
     assert told == ["waiting until the checkpoint of step 1 is written"]
     held.clear()
-    saves.warn = note  # of a save that comes too early nobody else says anything
+    saves.warn = note  # the early save is the only warning
     begin(saves, model(), 2)
     begin(saves, model(), 3)
     saves.settle()
@@ -231,7 +231,7 @@ def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
 def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all_have_written(
     held, tmp_path, monkeypatch
 ):
-    """Two who talk by a barrier, each with its thread; one fails, both say so."""
+    """Two writers communicate through a barrier, each with its thread; one fails, both report it."""
     meeting, said = threading.Barrier(2, timeout=60), [None, None]
 
     def first_text_of(worker):

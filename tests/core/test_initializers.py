@@ -26,7 +26,7 @@ def test_named_forms_have_the_moments_and_bounds_of_jax() -> None:
         assert ours.shape == shape
         assert np.std(ours) == pytest.approx(np.std(theirs), rel=0.02), name
         assert np.mean(ours) == pytest.approx(0.0, abs=4 * float(np.std(ours)) / math.sqrt(ours.size)), name
-        # Both are cut off, so the largest value says which distribution it is, and where it ends.
+        # Both are truncated, so the largest value identifies the distribution and its bound.
         assert np.max(np.abs(ours)) == pytest.approx(np.max(np.abs(theirs)), rel=0.01), name
 
 

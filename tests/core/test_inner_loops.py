@@ -1,4 +1,4 @@
-"""Modules compute with other values than their variables', and meta-gradients go through them."""
+"""Modules compute with values other than their variables', and meta-gradients flow through them."""
 
 import concurrent.futures
 import importlib.util
@@ -88,7 +88,7 @@ def test_threads_dont_see_each_others_values():
 
 
 class Convolved(Module):
-    """A convolution, whose gradients are our own."""
+    """A convolution, whose gradients are the project's own."""
 
     def __init__(self):
         super().__init__()
@@ -136,7 +136,7 @@ class Averaged(Task):
     def loss(self, batch, rng):
         statistics = Statistics()
         copies = [with_values(self.net, values_of(self.net, scale)) for scale in (0.5, 2.0)]
-        y = [copy(batch["x"], statistics) for copy in copies]  # a collective each, at which replicas take turns
+        y = [copy(batch["x"], statistics) for copy in copies]  # a collective each, which replicas reach in turn
         return Loss(tf.reduce_sum(tf.square(y[0] - y[1]), 1), statistics=statistics)
 
 
@@ -161,7 +161,7 @@ def sines():
 
 
 def maml_in_jax(parameters, batch, inner_steps, inner_rate):
-    """The mean loss after adaptation, in float64 and by JAX's own gradients."""
+    """Returns the mean loss after adaptation, in float64 with JAX's gradients."""
 
     def net(p, x):
         x = jnp.tanh(x @ p["first/w"] + p["first/b"])

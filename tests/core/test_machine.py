@@ -1,4 +1,4 @@
-"""The memory of a process is that of its machine or of its container."""
+"""Memory limits of a process: its machine's or its container's."""
 
 import os
 

@@ -12,7 +12,7 @@ RNG = Rng.from_seed(7)
 
 
 def slices(rows, parts):
-    """An `Rng` for each of `parts` equal parts of `rows` rows."""
+    """Returns an `Rng` for each of `parts` equal parts of `rows` rows."""
     size = rows // parts
     return [RNG._replace(first_row=tf.constant(i * size), num_rows=size) for i in range(parts)]
 
@@ -51,7 +51,7 @@ def test_graph_and_xla_draw_the_same():
 
 
 def test_xla_finds_the_key_of_a_draw_once():
-    """It would otherwise be part of what is computed for each number: ten rounds more of Philox."""
+    """Otherwise each number would compute it again: ten more rounds of Philox."""
     draw = tf.function(lambda step: RNG.fold(step).bits([4096]), jit_compile=True)
     program = draw.experimental_get_compiler_ir(tf.constant(3))(stage="optimized_hlo")
     (drawing,) = [part for part in program.split("\n\n") if part.startswith("%fused") and "[1024" in part]

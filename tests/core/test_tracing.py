@@ -1,4 +1,4 @@
-"""Step functions that ask for values while TensorFlow traces get an error with a remedy."""
+"""Step functions that need values while TensorFlow traces get an error with a remedy."""
 
 import logging
 import traceback

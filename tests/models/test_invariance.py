@@ -1,4 +1,4 @@
-"""A few corners of `python -m tools.invariance`, on tiny widths: the numbers of every shipped task are its own."""
+"""A few corners of `python -m tools.invariance` at tiny widths, for every shipped task."""
 
 import pytest
 import tensorflow as tf
@@ -25,13 +25,13 @@ TINY = {
 
 
 def one_of_each_task():
-    """The plainest configuration of each task that ships: on the digits if there is one, and of the shortest name."""
+    """Returns the simplest configuration of each shipped task: on digits if possible, with the shortest name."""
     paths = sorted(CONFIGS.glob("*.gin"), key=lambda path: (not path.stem.startswith("digits"), len(path.stem)))
     return {task_name(path): path for path in reversed(paths)}
 
 
 TASKS = one_of_each_task()
-SLOW = TASKS.keys() - {"LinearClassifier", "MlpClassifier"}  # whose own tests look at each row alone
+SLOW = TASKS.keys() - {"LinearClassifier", "MlpClassifier"}  # whose own tests check each row alone
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_paired_crops_draw_the_same_numbers_on_purpose():
     ("name", "replicas", "microbatches"),
     [("ragged_dropout", 2, 2), ("batch_norm_sync", 4, 1)],
 )
-@pytest.mark.long  # the engine's own tests hold both plainly
+@pytest.mark.long  # the engine's own tests check both without models
 def test_ragged_weights_and_synchronised_layers_are_the_same_in_a_corner(name, replicas, microbatches, tmp_path):
     row = measure(subject(name, tmp_path), [(replicas, microbatches)], steps=STEPS, tries=1)
     assert row.problems == []

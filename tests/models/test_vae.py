@@ -1,4 +1,4 @@
-"""The autoencoder: its bound by the definition, its annealed divergence, samples, and no dependence on replicas."""
+"""The autoencoder: its bound by definition, its annealed divergence, samples, and independence of replicas."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def tiny(*, rng, optimizer=None, **settings):
 
 
 def moderate(**settings):
-    """One whose posterior is neither near its prior nor far away."""
+    """Returns one whose posterior is neither near its prior nor far away."""
     task, random = tiny(rng=Rng.from_seed(0), **settings), np.random.RandomState(1)
     for variable in named_variables(task).values():
         variable.assign(0.3 * random.randn(*variable.shape))
@@ -38,7 +38,7 @@ def task():
 
 
 def perceptron(network, x):
-    """What an `Mlp` computes, in float64."""
+    """Computes an `Mlp` in float64."""
     for i, layer in enumerate(network.layers):
         x = np.maximum(x, 0.0) if i else x
         x = x @ layer.w.numpy().astype("float64") + layer.b.numpy()
@@ -46,7 +46,7 @@ def perceptron(network, x):
 
 
 def by_definition(task, noise):
-    """log p(x|z) and the divergence of each image, for z = μ + σ · noise, in float64."""
+    """Returns log p(x|z) and the divergence of each image, for z = μ + σ · noise, in float64."""
     mean, log_std = np.split(perceptron(task.encoder, 2.0 * LIT.reshape(8, 9) / LEVELS - 1.0), 2, axis=1)
     p = 1.0 / (1.0 + np.exp(-perceptron(task.decoder, mean + np.exp(log_std) * noise)))
     likelihood = stats.binom.logpmf(LIT.reshape(8, 9), LEVELS, p).sum(1)
@@ -81,7 +81,7 @@ def test_evaluation_is_the_bound_by_its_definition(task):
 
 
 def test_bound_is_below_the_evidence():
-    """By quadrature over a latent of one number: the evidence, the divergence and the bound that draws estimate."""
+    """Uses quadrature over a one-dimensional latent: the evidence, the divergence and the bound that draws estimate."""
     task = moderate(latent_size=1)
     z = np.linspace(-30.0, 30.0, 12001)
     prior = stats.norm.logpdf(z)

@@ -122,7 +122,7 @@ class MeanOverTokensOfOneLength(steps.LanguageModel):
 
 @correct(causal="tokens")
 class ShiftedToTheRight(steps.LanguageModel):
-    """Each token from those before it, the first from a zero."""
+    """Predicts each token from those before it, the first from a zero."""
 
     def loss(self, batch, rng):
         tokens = batch["tokens"]
@@ -145,7 +145,7 @@ class TargetsOfTheirOwn(steps.LanguageModel):
 
 @correct()
 class TiedWords(steps.PaddedLanguageModel):
-    """One table for input and output; the logits of padding are never looked at."""
+    """One table for input and output; the logits of padding are never read."""
 
     def make(self):
         super().make()
@@ -158,7 +158,7 @@ class TiedWords(steps.PaddedLanguageModel):
 
 @correct()
 class MeanOfEachSentence(steps.Tagger):
-    """Each sentence counts once, however long it is."""
+    """Each sentence counts once, whatever its length."""
 
     def loss(self, batch, rng):
         per_token = tf.where(batch["mask"] > 0.0, self.per_token(batch), 0.0)
@@ -246,7 +246,7 @@ class TwoHeads(steps.Classifier):
 
 @correct()
 class ManyLabels(steps.Classifier):
-    """Probabilities are a metric's to have."""
+    """Computes probabilities only for a metric."""
 
     @staticmethod
     def batch():
@@ -267,7 +267,7 @@ class HalfOnPurpose(steps.Classifier):
 
 @correct()
 class Diffusion(steps.Autoencoder):
-    """Ho et al. (2020): guesses the noise of a level that is drawn for each row."""
+    """Ho et al. (2020): predicts the noise of a level that is drawn for each row."""
 
     def loss(self, batch, rng):
         x = layers.flatten(batch["image"])
@@ -334,7 +334,7 @@ class Counted(steps.Classifier):
 
 @correct()
 class NamesKeptInPython(steps.Regression):
-    """Constants, and what is made once, may live in Python."""
+    """Constants, and objects made once, may live in Python."""
 
     evaluate = Task.evaluate
     names = ("x",)
@@ -353,7 +353,7 @@ class NamesKeptInPython(steps.Regression):
 
 @correct()
 class PaddedSeries(steps.Forecaster):
-    """Values with a mask; the error of what isn't there is left out by its weight."""
+    """Values with a mask; missing values' errors have weight zero."""
 
     @staticmethod
     def batch():
@@ -367,7 +367,7 @@ class PaddedSeries(steps.Forecaster):
 
 @correct()
 class DecayEveryFourthStep(steps.Classifier):
-    """A phase whose loss is of the weights alone, the same for every row."""
+    """A phase whose loss depends on the weights alone, the same for every row."""
 
     def phases(self):
         decay = Update("decay", loss=self.decay, trains=self.hidden, optimizer=sgd(0.1), every=4)
@@ -381,7 +381,7 @@ class DecayEveryFourthStep(steps.Classifier):
 
 @correct()
 class LabelsForAMetric(steps.Autoencoder):
-    """Learns without labels; how far classes lie apart is looked at in evaluation."""
+    """Learns without labels; evaluation measures the distance between classes."""
 
     @staticmethod
     def batch():
@@ -394,7 +394,7 @@ class LabelsForAMetric(steps.Autoencoder):
 
 @correct()
 class SomeOutputsUnknown(steps.Regression):
-    """Two outputs for each row, of which the second isn't known of all."""
+    """Two outputs for each row; some rows' second is unknown."""
 
     @staticmethod
     def batch():
@@ -412,7 +412,7 @@ class SomeOutputsUnknown(steps.Regression):
 
 @correct()
 class Mixup(steps.Classifier):
-    """Zhang et al. (2018): which rows are mixed is drawn, and so no matter of their order."""
+    """Zhang et al. (2018): random draws choose the mixed rows, so their order doesn't matter."""
 
     mixes_rows = True
 

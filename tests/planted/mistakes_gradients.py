@@ -64,7 +64,7 @@ class TiedWeightsStopped(steps.Autoencoder):
 
 @mistake("stopped", SLOPE)
 class BranchThroughNumpy(steps.Classifier):
-    """A gate that is rounded to 0 and 1 lets nothing back."""
+    """A gate rounded to 0 and 1, which has no gradient."""
 
     def logits(self, batch, rng=None):
         h = self.hidden(batch["x"])
@@ -163,7 +163,7 @@ class RateBeyondAllMeasure(steps.Regression):
 
 @mistake("nan", "isn't finite")
 class StandardisedByItsOwnSpread(steps.Autoencoder):
-    """A black image has no spread."""
+    """A black image has a spread of zero."""
 
     @staticmethod
     def batch():

@@ -103,7 +103,7 @@ class InputMultipliedAway(steps.Classifier):
 
 @mistake("own: label in the input", "`label` changes no loss")
 class MetricOfTheLabelOnly(steps.Autoencoder):
-    """A conditional autoencoder that forgot the condition."""
+    """A conditional autoencoder that ignores the condition."""
 
     @staticmethod
     def batch():
@@ -170,7 +170,7 @@ class ValuesByNumPy(steps.Regression):
 
 @mistake("own: a gradient of its own", "isn't the slope")
 class OwnGradient(steps.Classifier):
-    """A swish whose gradient is that of a sigmoid."""
+    """A swish with a sigmoid's gradient."""
 
     def logits(self, batch, rng=None):
         @tf.custom_gradient

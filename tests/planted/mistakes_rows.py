@@ -46,7 +46,7 @@ class StandardisedOverTheBatch(steps.Regression):
 @mistake("batch mean", r"\[6, 1\] and \[6\] were broadcast to \[6, 6\]")
 class EachAgainstAll(steps.Regression):
     def loss(self, batch, rng):
-        prediction = self.out(tf.nn.gelu(self.hidden(batch["x"])))  # [rows, 1] beside [rows]
+        prediction = self.out(tf.nn.gelu(self.hidden(batch["x"])))  # [rows, 1] with [rows]
         return Loss(tf.reduce_mean(tf.square(prediction - batch["y"]), -1), weight=batch["weight"])
 
 

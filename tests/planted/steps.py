@@ -172,7 +172,7 @@ class PaddedLanguageModel(LanguageModel):
 
 
 class SentenceClassifier(One):
-    """Looks both ways, takes the mean over what is there."""
+    """Attends in both directions, averages over real tokens."""
 
     batch = staticmethod(labelled)
 

@@ -9,12 +9,12 @@ from core.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Planted:
-    """A task, the batch it is tried on, and for a mistake what the message must say."""
+    """A task, the batch it is tried on, and for a mistake the text of the message."""
 
     kind: str
     task: Callable[[], Task]
     batch: Callable[[], Mapping[str, Any]]
-    says: str  # a regular expression; empty for what is right
+    says: str  # a regular expression; empty for a correct step
     arguments: Mapping[str, Any]
 
     @property
@@ -27,7 +27,7 @@ CORRECT: list[Planted] = []
 
 
 def mistake(kind, says, **arguments):
-    """Lists a task class, whose `batch` it is tried on, as a mistake of a kind, which a message names by `says`."""
+    """Registers a task class, tried on its `batch`, as a mistake of a kind, whose message matches `says`."""
 
     def listed(task):
         MISTAKES.append(Planted(kind, task, task.batch, says, arguments))
@@ -37,7 +37,7 @@ def mistake(kind, says, **arguments):
 
 
 def correct(**arguments):
-    """Lists a task class as right."""
+    """Registers a task class as correct."""
 
     def listed(task):
         CORRECT.append(Planted("correct", task, task.batch, "", arguments))

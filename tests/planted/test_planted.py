@@ -38,12 +38,12 @@ def quick_first():
         yield pytest.param(planted, id=planted.name, marks=[pytest.mark.long] if more else [])
 
 
-# Rows by themselves, in several phases, of a sequence, with a rare update, and one that looks like a mistake of labels.
+# Independent rows, several phases, a sequence, a rare update, and one that resembles a mistake of labels.
 QUICK = {"Classifier", "Adversarial", "LanguageModel", "DecayEveryFourthStep", "RareClasses"}
 
 
 def right():
-    """Yields what is right; all but a few, quick ones are `long`."""
+    """Yields the correct steps; all but a few quick ones are `long`."""
     for planted in CORRECT:
         marks = [] if planted.name in QUICK else [pytest.mark.long]
         yield pytest.param(planted, id=planted.name, marks=marks)

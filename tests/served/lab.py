@@ -25,7 +25,7 @@ class Served:
         ports = iter(free_ports(sum(jobs.values())))
         self.cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(n)] for job, n in jobs.items()}
         self.folder, self.pids = folder, {}
-        self.elsewhere = folder / "elsewhere"  # a workdir is the chief's alone: here it would be another
+        self.elsewhere = folder / "elsewhere"  # the chief alone has a workdir: another process's would be elsewhere
         self.elsewhere.mkdir(exist_ok=True)
         for job in ("ps", "worker"):
             for index in range(jobs[job]):
@@ -78,7 +78,7 @@ def _forked(request):
 
 
 def flags(*bindings, workdir, name="digits_linear", files=()):
-    """Returns the flags of a short run that is evaluated and saved at its end only."""
+    """Returns the flags of a short run with evaluation and checkpoint at its end only."""
     shipped = [f"--gin_file={CONFIGS / name}.gin"]
     often = ["Trainer.log_every = 10", "Trainer.evaluate_every = None", "Trainer.checkpoint_every = None"]
     return [*shipped, *files, *(f"--gin_param={binding}" for binding in (*often, *bindings)), f"--workdir={workdir}"]
@@ -96,7 +96,7 @@ def hashes(workdir):
 
 
 def values(workdir):
-    """Returns the variables of the newest checkpoint, but for figures."""
+    """Returns the variables of the newest checkpoint, without metrics."""
     newest = max((workdir / "checkpoints").glob("step-*"))
     reader = tf.train.load_checkpoint(str(newest / "variables"))
     names = {path: f"variables/{path.replace('.', '..').replace('/', '.S')}" for path in manifest(workdir)["variables"]}
@@ -108,7 +108,7 @@ def values(workdir):
 
 
 def figures(workdir, split="train"):
-    """Returns the lines of metrics of a split."""
+    """Returns the metric lines of a split."""
     lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
     return [line for line in lines if line["split"] == split]
 
@@ -155,6 +155,6 @@ def counting(folder, *bindings):
 
 
 def counted(workdir):
-    """Returns the weight and the step that such a run ended with."""
+    """Returns the final weight and step of such a run."""
     found = values(workdir)
     return {"w": found["task/net/w"], "step": found["optimizer/net/step"]}

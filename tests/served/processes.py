@@ -1,4 +1,4 @@
-"""Processes forked from `tests.fork_server`, which has imported TensorFlow, that outlive the request for them."""
+"""Processes forked from `tests.fork_server`, which has imported TensorFlow, that outlive their request."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.fork_server import become
 
 
 def started(module):
-    """Runs `main` of a module in a new process; returns a file that is connected with its stdin and stdout.
+    """Runs `main` of a module in a new process; returns a file connected to its stdin and stdout.
 
     The process ends when the file is closed, at the latest with this process.
     """
@@ -30,7 +30,7 @@ def started(module):
 
 
 def begin(module, address):
-    """Becomes that process, while the fork that was asked for ends."""
+    """Becomes that process, while the requested fork ends."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         if os.fork():
@@ -43,9 +43,9 @@ def begin(module, address):
 
 
 def main():
-    """Runs the command in forks, as `tests.fork_server` does, but as many at a time as are asked for.
+    """Runs the command in forks, as `tests.fork_server` does, but any number in parallel.
 
-    It reads requests (a line of JSON each), and answers each with the id of the fork, whose end nobody waits for.
+    It reads requests (a line of JSON each), and answers each with the fork's pid, without waiting for its end.
     """
     become(_serve())
     runpy.run_module("trainers.main", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Gives a fork of the command its place in a cluster before it begins."""
+"""Gives a fork of the command its role in a cluster before it begins."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tasks that train at one worker as on one device: configurations, each optimizer, and toys with what these lack."""
+"""Tasks that train at one worker as on one device: configurations, each optimizer, and toys with further features."""
 
 import functools
 
@@ -48,7 +48,7 @@ class Words(Task):
 
 
 class Parameters(Module):
-    """Variables of all ranks, at the paths that the rules' table speaks of."""
+    """Variables of all ranks, at the paths in the optimizers' table."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ class Parameters(Module):
 
 
 class Rules(Task):
-    """Each rule that there is, on parameters of its own: least squares, one update after the other."""
+    """Trains each optimizer on separate parameters: least squares, one update after the other."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -104,14 +104,14 @@ TASKS = {
 
 
 def served_subject(name, scratch):
-    """Returns what a name stands for; `scratch` is an empty folder."""
+    """Returns the subject of a name; `scratch` is an empty folder."""
     if name not in TASKS:
         return configured(CONFIGS / f"{name}.gin", scratch, SMALL.get(name, ()))
     task, batch = TASKS[name][0], TASKS[name][1]()
     source = ArraySource({key: x.numpy() for key, x in batch.items()}, name=name)
 
     def experiment(strategy):
-        gin.clear_config()  # of a configuration before
+        gin.clear_config()  # of an earlier configuration
         return Experiment(task=task, train_source=source, strategy=strategy)
 
     return Subject(name, lambda strategy: experiment(strategy).assembly, batch, experiment=experiment)

@@ -1,6 +1,6 @@
-"""Every task that ships, and every optimizer, ends at one worker as on one device, or is refused.
+"""Every shipped task and every optimizer ends at one worker as on one device, or is refused.
 
-With `sgd` it does to the bit, with others within 1e-5: some differ by rounding.
+With `sgd` they are equal to the bit, others within 1e-5: some differ by rounding.
 """
 
 import pytest
@@ -23,7 +23,7 @@ BY_SGD = {"digits_linear", "batch_norm", DIVIDED}
 
 
 def check_same(name):
-    """Compares what one worker and one device have learnt: to the bit by `sgd`, within 1e-5 by other rules."""
+    """Compares one worker's and one device's variables: to the bit with `sgd`, else within 1e-5."""
     found = differences(name)
     assert found.keys() == {"variables", "figures", "evaluation"}, found
     apart = {path: x for what in found.values() for path, x in what.items() if name in BY_SGD or not x <= 1e-5}
@@ -33,7 +33,7 @@ def check_same(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in config_names() if name not in {*REFUSED, *REPEATED}])
 def test_configuration_is_the_same_at_one_worker(name):
-    """Twelve steps of two microbatches, with dropout where there can be some, and an evaluation."""
+    """Takes twelve steps of two microbatches, with dropout if the task allows it, and an evaluation."""
     check_same(name)
 
 

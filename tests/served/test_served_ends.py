@@ -1,4 +1,4 @@
-"""Asynchronous runs end and resume after signals to the chief, lost workers and losses that aren't finite."""
+"""Asynchronous runs end and resume after signals to the chief, lost workers and non-finite losses."""
 
 import json
 import signal
@@ -48,13 +48,13 @@ def test_chief_saves_or_leaves_on_signals_and_its_metric_line_loses_no_step(tmp_
     with Served(tmp_path) as served:
         done = served.train(*arguments, "--gin_param=Trainer.chunk_steps = 5", timeout=300)
     assert done.returncode == 75, done.stderr
-    assert saved(tmp_path / "run") == [25, 45]  # where the chunk ends that a signal comes in
+    assert saved(tmp_path / "run") == [25, 45]  # where the chunk ends during which the signal arrives
     with Served(tmp_path) as served:
         done = served.train(*arguments, "--gin_param=Trainer.chunk_steps = 1", timeout=300)
     assert done.returncode == 0, done.stderr
     assert counted(tmp_path / "run") == {"w": 80.0, "step": 80}
     [line] = figures(tmp_path / "run")
-    assert (line["step"], line["loss"]) == (80, -39.5)  # the mean of each step's, those before the kill among them
+    assert (line["step"], line["loss"]) == (80, -39.5)  # the mean over all steps, those before the kill included
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from tests.served.lab import Served, counted, counting, figures
 
 
 def lines_come(workdir, more, run, *, within):
-    """Waits up to `within` seconds for more lines of metrics; returns whether they came."""
+    """Waits up to `within` seconds for more metric lines; returns whether they came."""
     path = workdir / "metrics.jsonl"
     until, count = time.monotonic() + within, lambda: len(figures(workdir)) if path.exists() else 0
     wanted = count() + more
@@ -25,9 +25,9 @@ def wait_for_lines(workdir, more, run):
 
 
 def stop(served, worker, workdir, run):
-    """Stops a worker while the others go on.
+    """Stops a worker while the others continue.
 
-    A worker that stops amid its push holds the others up for a minute: then another moment is tried.
+    A worker stopped during its push delays the others by a minute: then another moment is tried.
     """
     for _ in range(5):
         served.signal("worker", worker, signal.SIGSTOP)

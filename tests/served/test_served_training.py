@@ -35,7 +35,7 @@ class Many(Count):
 
 
 def test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit(tmp_path):
-    """Each goes on from the other's checkpoint."""
+    """Each resumes from the other's checkpoint."""
     mixed, whole = tmp_path / "mixed", tmp_path / "whole"
     for steps, runtime in ((10, []), (20, [RUNTIME]), (30, [])):
         arguments = flags(f"Trainer.steps = {steps}", workdir=mixed, files=runtime)
@@ -85,7 +85,7 @@ class Normalised(Count):
 
 
 def test_averaged_statistics_of_normalisation_are_those_of_one_device(tmp_path):
-    """Of one worker, since two take steps of their own."""
+    """With one worker, since two take separate steps."""
     arguments = counting(tmp_path, "Trainer.steps = 10", "Experiment.task = @Normalised")
     (tmp_path / "normalised.py").write_text(NORMALISED)
     (tmp_path / "count.gin").write_text((tmp_path / "count.gin").read_text() + "\nimport normalised\n")
@@ -100,9 +100,9 @@ def test_averaged_statistics_of_normalisation_are_those_of_one_device(tmp_path):
 
 
 def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
-    """Each step adds one to all weights, so a worker that reads amid another's push sees some that differ.
+    """Each step adds one to all weights, so a worker that reads during another's push sees some that differ.
 
-    A worker that held the lock while it computes would stop the other: no gradient would be of older weights.
+    A worker that held the lock while computing would stop the other: no gradient would be of older weights.
     """
     (tmp_path / "many.py").write_text(MANY)
     bindings = ["Experiment.task = @Many", "Trainer.steps = 100", "Trainer.chunk_steps = 50"]

@@ -35,14 +35,14 @@ _process = functools.cache(lambda: started("tests.served.twice"))
 
 
 def differences(name, timeout=600):
-    """Returns by how much the two differ, by variables, figures and evaluation; or why one was refused."""
+    """Returns the differences of variables, metrics and evaluation; or the reason for a refusal."""
     _process().write(f"{name}\n".encode())
     assert said(_process(), timeout), f"`{name}` takes more than {timeout} s"
     return json.loads(_process().readline())
 
 
 def serving(servers=2):
-    """Starts a worker and servers as forks, before TensorFlow has threads; returns the chief's hold on them."""
+    """Starts a worker and servers as forks, before TensorFlow has threads; returns the chief's handle on them."""
     ports = [f"127.0.0.1:{port}" for port in free_ports(servers + 2)]
     cluster = tf.train.ClusterSpec({"chief": ports[:1], "worker": ports[1:2], "ps": ports[2:]})
     for job, index in (("worker", 0), *(("ps", i) for i in range(servers))):
@@ -55,7 +55,7 @@ def serving(servers=2):
 
 
 def trained(subject, strategy):
-    """Returns variables, figures and evaluation after a chunk of steps."""
+    """Returns variables, metrics and evaluation after a chunk of steps."""
     batches = _stacked(subject.batch)
     experiment = subject.experiment(strategy)
     spec = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in batches.items()}
@@ -77,7 +77,7 @@ def trained(subject, strategy):
 
 
 def _stacked(batch):
-    """Lays a batch out for a chunk of steps, each of which sees its rows in another order."""
+    """Stacks a batch for a chunk of steps, each of which sees its rows in another order."""
     rows = next(iter(batch.values())).shape[0]
     order = tf.constant([np.random.RandomState(i).permutation(rows) for i in range(STEPS)])
     shape = [STEPS, MICROBATCHES, rows // MICROBATCHES]
@@ -85,7 +85,7 @@ def _stacked(batch):
 
 
 def _difference(found, expected):
-    """Returns the largest difference by path, relative to what is larger than one, of what isn't equal to the bit."""
+    """Returns the largest difference by path, relative to values above one, among unequal ones."""
     assert found.keys() == expected.keys()
     arrays = {path: (np.asarray(found[path]), np.asarray(expected[path])) for path in expected}
     unlike = {path: both for path, both in arrays.items() if both[0].tobytes() != both[1].tobytes()}
@@ -95,7 +95,7 @@ def _difference(found, expected):
 
 
 def compared(name, strategy):
-    """Returns the differences of variables, figures and evaluations, or why the servers' side was refused."""
+    """Returns the differences of variables, metrics and evaluations, or the reason why the servers refused."""
     with tempfile.TemporaryDirectory() as scratch:
         subject = served_subject(name, Path(scratch))
         alone = trained(subject, one_device())

@@ -86,7 +86,7 @@ def test_miscounted_step_is_seen_in_each_place_that_tells_of_it(tmp_path):
 
 
 def places(step):
-    """What a checkpoint of the counted run counts in."""
+    """Returns the variables in which the counted run's checkpoint counts."""
     names = [*(f"task.Snet.Sw{i}" for i in range(4)), "optimizer.Snet.Sstep"]
     return sorted(f"`variables/{name}/.ATTRIBUTES/VARIABLE_VALUE`" for name in names)
 

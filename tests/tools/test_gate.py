@@ -1,4 +1,4 @@
-"""The gate tells tests that are unstable from those that fail, and names both."""
+"""The gate tells unstable tests from those that fail, and names both."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tools import gate
 
 
 def noted(folder, *, code=1, fails=(), alone=(), **measured):
-    """Runs a section whose tests `fails` fail, of which `alone` fail again."""
+    """Runs a section in which the tests `fails` fail, and of these `alone` fail again."""
 
     def command(words, notes: Path):
         for test in ["a.py::sound", *fails]:
@@ -51,8 +51,8 @@ def test_gate_bears_two_unstable_tests(unstable, code, tmp_path, capsys):
 
 def test_gate_runs_nothing_again_after_many_failures_or_none(tmp_path):
     assert noted(tmp_path, fails=[f"a.py::t{i}" for i in range(gate.MOST_AGAIN + 1)]) == 1
-    assert noted(tmp_path, code=1) == 1  # as `pip` leaves
-    assert noted(tmp_path, code=2, fails=["a.py::shaky"]) == 2  # as pytest does where it can't collect
+    assert noted(tmp_path, code=1) == 1  # pip's exit code
+    assert noted(tmp_path, code=2, fails=["a.py::shaky"]) == 2  # pytest's after a collection error
     assert not (tmp_path / "unstable").exists()
 
 

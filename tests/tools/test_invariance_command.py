@@ -79,12 +79,12 @@ def test_difference_on_a_mesh_is_found(monkeypatch):
 
 
 class Kinked(Ragged):
-    """Its gradient turns round where nothing but rounding is left."""
+    """Its gradient flips where only rounding is left."""
 
     def loss(self, batch, rng):
         nothing = tf.reduce_sum(self.hidden.w, keepdims=True) - tf.stop_gradient(tf.reduce_sum(self.hidden.w))
         x = self.out(tf.tanh(self.hidden(batch["x"])))[..., 0]
-        kink = tf.sign(tf.cos(tf.stop_gradient(tf.reduce_sum(self.hidden.w)) * 1e8))  # the last bit's to decide
+        kink = tf.sign(tf.cos(tf.stop_gradient(tf.reduce_sum(self.hidden.w)) * 1e8))  # decided by the last bit
         return Loss(tf.square(x - batch["y"]) + kink * nothing[0, 0], weight=batch["weight"])
 
 

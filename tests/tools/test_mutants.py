@@ -1,4 +1,4 @@
-"""Mutants are small, seeded and found again in other revisions; on a toy checkout some are caught, some aren't."""
+"""Mutants are small, seeded and found again in other revisions; a toy checkout catches some of them."""
 
 import subprocess
 import textwrap

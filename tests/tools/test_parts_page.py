@@ -1,4 +1,4 @@
-"""`docs/parts.md` lists every public part; its figures come from `python -m tools.conformance`."""
+"""`docs/parts.md` lists every public part; `python -m tools.conformance` measures its numbers."""
 
 import inspect
 import re
@@ -41,5 +41,5 @@ def test_docstrings_exist_for_every_public_part():
     for package in (layers, losses, metrics, optimizers):
         for name in package.__all__:
             part = getattr(package, name)
-            makes = inspect.isfunction(part) or inspect.isclass(part)  # an alias of a type has no place for words
+            makes = inspect.isfunction(part) or inspect.isclass(part)  # a type alias can't have a docstring
             assert not makes or (part.__doc__ or "").strip(), f"{package.__name__}.{name} has no docstring"

@@ -1,4 +1,4 @@
-"""The pictures of the pages exist and need no other file; `python -m tools.pictures` makes them."""
+"""The pictures of the pages exist and are self-contained; `python -m tools.pictures` makes them."""
 
 import re
 import shutil
@@ -65,12 +65,12 @@ true
 
 
 def shown(page: str) -> list[tuple[str, str]]:
-    """The alternative text and the name of each picture that a page shows."""
+    """Returns the alternative text and the name of each picture that a page shows."""
     return SHOWN.findall(page)
 
 
 def faults(picture: str) -> list[str]:
-    """What of an SVG leads beyond it."""
+    """Returns references of an SVG to anything outside it."""
     ElementTree.fromstring(picture)
     text = re.sub(rf"{re.escape(NAMESPACE)}|</|/>", " ", picture)
     return [found[0] for pattern in (BEYOND, ABSOLUTE) for found in pattern.finditer(text)]
@@ -122,7 +122,7 @@ def test_pictures_of_a_page_are_made_by_its_commands(tmp_path, monkeypatch, caps
 
 
 def words(path):
-    """What can be read in a picture."""
+    """Returns the readable text of a picture."""
     picture = path.read_text()
     assert faults(picture) == []
     texts = [each.text for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("}text")]

@@ -1,4 +1,4 @@
-"""An edge is a step that rounding alone sends elsewhere; no other step is."""
+"""An edge is a step that rounding alone changes; no other step is."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def test_relu_at_zero_is_an_edge():
     outcomes = reference(found, 1, 2, 0, variables=1e-5, figures=1e-6).outcomes
     edges = Edges(found, 1, 0)
     assert edges.at(1, outcomes, moved(outcomes[1], 0.1), ALLOWED)
-    assert not edges.at(1, outcomes, moved(outcomes[1], 1.0), ALLOWED)  # farther than last bits can lead
+    assert not edges.at(1, outcomes, moved(outcomes[1], 1.0), ALLOWED)  # farther than rounding can lead
 
 
 def test_step_away_from_zero_is_no_edge():

@@ -1,4 +1,4 @@
-"""Tests of `python -m tools.same_numbers`: it names each difference of two runs, and none of equal runs."""
+"""`python -m tools.same_numbers` names each difference of two runs, and none of equal runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Helpers of the command's tests: gin files, a custom task with a mistake, a run whose output goes into pipes."""
+"""Helpers of the command's tests: gin files, a custom task with a mistake, a run with output into pipes."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from tests.commands import Done, environment, fork_server, run_process
 
 
 def run_into_pipes(*arguments, cwd):
-    """Runs the command as `tests.commands.run`, for a process that limits the size of its files: a pipe has none."""
+    """Runs the command as `tests.commands.run` for a process with a file size limit, which pipes don't have."""
     if sys.platform != "linux" or fork_server().environment != environment():
         return run_process(*arguments, cwd=cwd)
     with tempfile.TemporaryDirectory() as folder, futures.ThreadPoolExecutor(2) as readers:

@@ -21,7 +21,7 @@ X = RANDOM.randn(ROWS, 3).astype(np.float32)
 
 
 class Pair(toys.Pair):
-    """Trains two networks in turn: a bad example shows in the second, once the first is written."""
+    """Trains two networks in turn: a bad example shows in the second, after the first is written."""
 
     optimizer = sgd(0.05, momentum=0.9)
 
@@ -30,7 +30,7 @@ class Pair(toys.Pair):
 
 
 class One(toys.Line):
-    """Trains one network, where it doesn't count what is written before an example shows."""
+    """Trains one network, where writes before a bad example don't matter."""
 
     optimizer = sgd(0.05, momentum=0.9)
 
@@ -62,11 +62,11 @@ def source(*bad, value=np.nan):
     return ArraySource({"x": X, "times": times}, name="some")
 
 
-_order = []  # the input of a run: which examples each step sees is the same in all of them
+_order = []  # a run's input: the examples of each step are the same in all of them
 
 
 def struck(tmp_path, *steps, value=np.nan):
-    """Returns a source whose examples make these steps bad, of the first epoch."""
+    """Returns a source whose examples make these steps of the first epoch bad."""
     if not _order:
         _order.append(trainer_of(tmp_path, "order", source()).input)
     return source(*(int(_order[0].examples_of(step)[0, 0]) for step in steps), value=value)
@@ -91,7 +91,7 @@ def resume(trainer):
 
 
 def end_of(trainer):
-    """Returns the end of a run: weights, the place in the data, what else is saved, and metric lines."""
+    """Returns the end of a run: weights, the position in the data, other state, and metric lines."""
     manifest = newest(trainer)
     timed = ("examples_per_second", "step_seconds", "data_wait")
     lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
@@ -100,7 +100,7 @@ def end_of(trainer):
 
 
 def led(trainer, *parts):
-    """Takes these steps alone, `(begin, end)` or `(begin, end, passed)`, as many passed over; returns the weights."""
+    """Takes these steps alone, `(begin, end)` or `(begin, end, skipped)`; returns the weights."""
     for begin, end, *passed in parts:
         trainer.input.origin, trainer.state.step = sum(passed) * BATCH, begin
         pass_steps(trainer, end)
@@ -108,7 +108,7 @@ def led(trainer, *parts):
 
 
 def leading(tmp_path_factory):
-    """A fixture: takes steps alone from the beginning of a run of which no example is bad, and which is traced once."""
+    """A fixture: takes steps alone from the beginning of a run without bad examples, traced once."""
     trainer = trainer_of(tmp_path_factory.mktemp("around"), "run", source(), steps=120)
     first = weights(trainer)
 
@@ -121,7 +121,7 @@ def leading(tmp_path_factory):
 
 
 def copy_at_save(trainer, due):
-    """Copies the workdir of a run after the first save for which `due` holds, as a kill there leaves it."""
+    """Copies the workdir after the first save for which `due` holds, as a kill at that moment would leave it."""
     save, folder = trainer.state.save, trainer.workdir.path.with_name("killed")
 
     def saving(**arguments):

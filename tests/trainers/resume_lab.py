@@ -1,4 +1,4 @@
-"""What runs of the command leave: whole ones, and those that were killed after a checkpoint."""
+"""Files of runs with the command: complete ones, and those killed after a checkpoint."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from core import checkpoint
 
 
 def outcome(workdir):
-    """Returns the last step, the hashes of all variables, and the metric lines without what was measured in seconds."""
+    """Returns the last step, the hashes of all variables, and the metric lines without measured seconds."""
     newest = checkpoint.newest(workdir / "checkpoints", warn=print)
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     measured = ("examples_per_second", "step_seconds", "data_wait")

@@ -1,4 +1,4 @@
-"""Examples wait as their source keeps them if XLA compiles the step, which decodes them (`test_same_numbers`)."""
+"""Examples stay in their stored form if XLA compiles the step, which decodes them (`test_same_numbers`)."""
 
 import numpy as np
 import pytest

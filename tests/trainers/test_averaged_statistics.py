@@ -1,4 +1,4 @@
-"""Averages of weights are evaluated with averages of what normalisation saw in the same steps."""
+"""Evaluation of averaged weights uses the normalisation statistics of the same steps."""
 
 import itertools
 
@@ -24,7 +24,7 @@ SLOTS = {
 
 
 class Net(tf.Module):
-    """Normalises what it is given, and what it makes of it."""
+    """Normalises its input, and its output."""
 
     def __init__(self, rng):
         super().__init__()
@@ -95,7 +95,7 @@ def test_evaluation_reads_the_averaged_statistics(run):
 
 
 class Digits(Task):
-    """Weights move far in the steps that are averaged, and the layers' own averages are short."""
+    """Weights move far in the averaged steps, and the layers' own averages are short."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -200,7 +200,7 @@ def test_statistics_have_averages_where_their_layer_has(task, layers, tmp_path):
 
 
 class Still(Normalised):
-    """Trains the weights, by moving averages that stay."""
+    """Trains the weights with moving averages that stay."""
 
     optimizer = chain(sgd(0.01), ema(DECAY))
 

@@ -1,4 +1,4 @@
-"""A step or an evaluation that an example spoils names it; other failures blame no example."""
+"""An example that spoils a step or an evaluation is named; other failures blame no example."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from trainers.experiment import Experiment
 
 
 class Line(Task):
-    """Learns to make 0 of `x`; may read `y` through a phase of its own."""
+    """Learns to make 0 of `x`; may read `y` in a separate phase."""
 
     def __init__(self, *, rng, scale=1.0, select=False, product=False, through=False):
         super().__init__()
@@ -43,7 +43,7 @@ class Line(Task):
 
 
 def points(size=24, **bad):
-    """A source of finite examples, but for `feature=(place, value)`."""
+    """Returns a source of finite examples, except for `feature=(place, value)`."""
     arrays = {
         "x": np.ones([size, 2], np.float32),
         "y": np.ones([size], np.float32),
@@ -133,7 +133,7 @@ def test_evaluation_that_overflows_on_good_data_returns_infinity():
 
 
 def test_label_that_a_server_refuses_is_named(tmp_path, monkeypatch):
-    """By parameter servers, it is waited for behind the chunk: see `ServedBackend.settle`."""
+    """With parameter servers, the run waits for it after the chunk: see `ServedBackend.settle`."""
     source = ArraySource({"x": np.ones([64, 2], "float32")}, name="answers")
     trainer = idle(make(tmp_path, task=Line, source=source))
 

@@ -20,8 +20,8 @@ GAN = [
 ]
 RUNS = {
     "mlp": (["digits_mlp"], MLP, 32),
-    # Its generator is on one device, which was the task's own to say then (`Gan.sample_placement`, `Gan.one_device`).
-    # Placements and strategies may change: that one was on two replicas.
+    # Its generator is on one device, which was the task's own setting then (`Gan.sample_placement`,
+    # `Gan.one_device`). Placements and strategies may change: that one was on two replicas.
     "gan": (["digits_gan_generator_on_one_device"], GAN, 8),
 }
 
@@ -106,7 +106,7 @@ def test_run_of_each_strategy_resumes_evaluates_and_exports(kind: str, tmp_path:
     assert after is not None
     assert (after.step, after.examples) == (20, 160)
     assert after.variables.keys() == before.variables.keys()
-    if kind == "servers":  # what they have trained is read on one device
+    if kind == "servers":  # the weights are read on one device
         words = [words[0], *words[2:]]
     assert "accuracy" in passed("--mode=evaluate", *words, cwd=tmp_path).stdout
     passed("--mode=export", *words, cwd=tmp_path)

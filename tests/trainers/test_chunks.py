@@ -50,7 +50,7 @@ def test_chunk_is_fetched_while_another_is_taken(thread):
     chunks = Chunks(slow())
     assert next(chunks) == 0
     chunks.fetch_next(thread)
-    assert asked.wait(60)  # though nobody waits for it
+    assert asked.wait(60)  # though nothing waits for it
     may.set()
     assert next(chunks) == 1
 
@@ -189,7 +189,7 @@ class Stop(Hook):
 
 
 def test_a_run_that_stops_while_its_source_is_slow_comes_to_its_end(tmp_path):
-    """Python code makes a later chunk at that moment: Python stops that thread as it ends, and would wait for it."""
+    """Python code makes a later chunk at that moment: Python stops that thread at exit, and would wait for it."""
     flags = [
         write_task(tmp_path, outside=SLOW),
         "--gin_param=Experiment.train_source = @slow()",

@@ -1,4 +1,4 @@
-"""What the command refuses, with one paragraph and the documented exit code, and how it resumes from a workdir."""
+"""Refusals of the command, with one paragraph and the documented exit code, and resuming from a workdir."""
 
 import fcntl
 import json
@@ -52,8 +52,8 @@ def test_no_such_gin_file(tmp_path):
     )
 
 
-# What stands in a gin file behind that of `digits_linear`, and words of the error, of exit code 2: of each place that
-# looks at a configuration some. `gin_audit` and `test_settings.py` hold the others.
+# Lines of a gin file after `digits_linear`, and words of the error with exit code 2: some for each place that checks
+# a configuration. `gin_audit` and `test_settings.py` hold the others.
 REFUSED = {
     "required parameter": (
         "Experiment.task = @MlpClassifier\nMlpClassifier.optimizer = @sgd()",
@@ -94,7 +94,7 @@ def test_other_configuration_in_the_workdir(finished, tmp_path):
     says = ["- sgd.momentum = 0.9", "+ sgd.momentum = 0.5", "--allow_config_change"]
     refused(*changed, cwd=tmp_path, exit_code=2, says=says)
     assert run(*changed, "--gin_param=Trainer.steps = 30", "--allow_config_change", cwd=tmp_path).returncode == 0
-    # Another architecture can't go on from this checkpoint whatever is allowed.
+    # Another architecture can't resume from this checkpoint, whatever is allowed.
     mlp = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
     says = ["net/w", "net/layers/0/w"]
     refused(mlp, "--workdir=runs/digits_linear", "--allow_config_change", cwd=tmp_path, exit_code=5, says=says)
@@ -128,7 +128,7 @@ def test_label_out_of_range(tmp_path):
 
 
 def test_label_out_of_range_found_while_training(tmp_path):
-    """A source that can't look at all its labels beforehand."""
+    """A source that can't check all its labels beforehand."""
     (tmp_path / "streamed.py").write_text(
         textwrap.dedent("""
         import gin

@@ -1,4 +1,4 @@
-"""`Trainer.compile`: the words it takes, and the choice that "auto" measures and remembers."""
+"""`Trainer.compile`: its values, and the choice that "auto" measures and remembers."""
 
 import functools
 import json
@@ -102,7 +102,7 @@ def test_replayed_steps_are_taken_by_the_program_of_the_run(tmp_path):
 def test_signal_while_programs_are_measured_leaves_without_a_step(tmp_path):
     trainer = make(tmp_path, compile="auto")
     before = bytes_of(trainer)
-    trainer._preemption.signal = signal.SIGTERM  # in the loop it is a wish, for there is something to save
+    trainer._preemption.signal = signal.SIGTERM  # in the loop it is a wish, because it can save time
     with pytest.raises(PreemptedError, match="stopped by SIGTERM before the first step: nothing has changed"):
         trainer.warm_up(next(trainer.input.chunks_from(0)))
     assert bytes_of(trainer) == before
@@ -110,7 +110,7 @@ def test_signal_while_programs_are_measured_leaves_without_a_step(tmp_path):
 
 
 def choose(trainer, programs=None, **more):
-    """Chooses with the test's programs and clock; returns the words chosen, and the notes."""
+    """Chooses with the test's programs and clock; returns the chosen values, and the notes."""
     notes = []
     made = programs or trainer.programs._traced
     own = Choosing(trainer.programs.context, made, note=notes.append, alive=lambda: None, **more)
@@ -119,7 +119,7 @@ def choose(trainer, programs=None, **more):
 
 
 class Clock:
-    """A clock that programs move on, each by the seconds that a step of it takes: without XLA first."""
+    """A clock that programs advance, each by its seconds per step: without XLA first."""
 
     def __init__(self, *seconds, making=0.0):
         self.now, self._seconds, self._making = 0.0, iter(seconds), making

@@ -11,14 +11,14 @@ from tests.test_configs import write_idx
 from tests.trainers.command_lab import write_task
 from tools.invariance.subjects import config_names
 
-SAID = "--gin_param=DryRun.peak = 1e12"  # which spares the measuring
+SAID = "--gin_param=DryRun.peak = 1e12"  # which skips the measurement
 MLP = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 MEGATRON = f"--gin_file={CONFIGS / 'runtime' / 'mesh_transformer.gin'}"
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def rows(text):
-    """The cells of the tables' rows by the first ones, numbers of bytes as numbers."""
+    """Returns the cells of the tables' rows by the first ones, numbers of bytes as numbers."""
     found = [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if "│" in line]
     numbers = [[_number(cell) for cell in row] for row in found]
     return {
@@ -33,7 +33,7 @@ def _number(cell):
 
 
 def dry(tmp_path, *flags, peak=True):
-    """Returns the output of a dry run, and its words in one line; a given peak spares the measuring of one."""
+    """Returns the output of a dry run, and its words in one line; a given peak speed skips measuring one."""
     done = passed(*flags, *[SAID] * peak, "--mode=dry_run", cwd=tmp_path)
     return done.stdout, " ".join(done.stdout.split())
 
@@ -113,7 +113,7 @@ def test_mesh_of_more_devices_than_there_are(tmp_path):
     found = rows(text)
     activations = 4 * 32 // 8 * 32 * 32  # of a device's rows
     assert found["model", "all-reduce", "forward"] == [4, 4 * activations]  # two for each block
-    # Once a step: the gradient of each parameter that the device has, and figures.
+    # Once a step: the gradients of the device's parameters, and metrics.
     assert found["batch", "all-reduce", "backward"][1] == pytest.approx(found["parameters",][0], rel=0.01)
 
 
@@ -156,13 +156,13 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     assert found["slots",][0] == pytest.approx(2 * own, rel=1e-3)
     assert found["gradients",][0] == pytest.approx(own + table, rel=1e-3)  # added up, and one on its way
     assert f"a checkpoint takes {12 * (matrices + scales) / 2**30:.4g} GiB" in done.stdout.replace("\n", " ")
-    # Shoeybi et al., 2019: two sums of activations a block forward and two backward, and of what is computed again the
-    # one that comes before something else; the table's are of what is looked up, and back from the logits.
+    # Shoeybi et al., 2019: two sums of activations a block forward and two backward, and one in its recomputation. The
+    # table has one at the lookup, and one back from the logits.
     microbatches, activations = 32, 4 * 4096 * 8192  # of one text a device
     forward, backward = (2 * 80 + 1) * microbatches, (3 * 80 + 1) * microbatches
     assert found["model", "all-reduce", "forward"][1] == pytest.approx(forward * activations, rel=1e-3)
     assert found["model", "all-reduce", "backward"][1] == pytest.approx(backward * activations, rel=1e-3)
-    # Of the cross-entropy three numbers a token; and the norm of gradients.
+    # Cross-entropy sums three numbers a token; one sum is the norm of gradients.
     assert found["model", "all-reduce", "forward"][0] == forward + 3 * microbatches + 1
     assert found["batch", "all-reduce", "backward"][1] == pytest.approx(own, rel=1e-3)
     assert "all-gather" not in done.stdout
@@ -170,8 +170,8 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     table = 2 * 4096 * 128256 * 8192
     text = " ".join(done.stdout.split())
     assert f"│ together │ {(80 * products + table) / 1e12:,.4g} trillion " in text
-    last = 2 * 4096 * 28672 * 8192  # of a block, which needn't be there again for its gradient as the others must
-    # Chunks of queries compute once more than their block does their scores, and of them what the gradient starts from.
+    last = 2 * 4096 * 28672 * 8192  # of a block: its gradient doesn't need it recomputed, unlike the others
+    # Chunks of queries recompute their scores once more than their block, and the start of the scores' gradient.
     scores = 2 * 4096 * 4096 * 8192
     assert f"│ {(80 * (4 * products - last + 2 * scores) + 3 * table) / 1e12:,.4g} trillion │" in text
     assert "│ net/blocks/*/attention/query │" in text
@@ -180,7 +180,7 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
 
 @pytest.mark.long
 def test_heads_that_a_mesh_does_not_divide_are_said_to_be_gathered(tmp_path):
-    """Of `text_small` 12 heads by 16."""
+    """`text_small` has 12 heads, divided by 16."""
     sizes = ["--gin_param=mesh.batch = 8", "--gin_param=mesh.model = 16"]
     text, words = dry(tmp_path, f"--gin_file={CONFIGS / 'text_small.gin'}", MEGATRON, *sizes, peak=False)
     assert "Reshape of [8, 1024, 768] to [8, 1024, 12, 64], cut along `model` in dimension 2" in words
@@ -189,7 +189,7 @@ def test_heads_that_a_mesh_does_not_divide_are_said_to_be_gathered(tmp_path):
     assert rows(text)["model", "all-gather", "forward"] == [gathered, gathered * own]
 
 
-# Other tests see a dry run of these, or of what differs by its placements or sizes alone.
+# Other tests include a dry run of these, or of one that differs by placements or sizes only.
 SEEN = {"digits_linear", "digits_mlp", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica"}
 SEEN |= {"mnist_mlp", "text_markov", "text_nano", "text_small", "text_tiny", "text_70b"}
 
@@ -197,7 +197,7 @@ SEEN |= {"mnist_mlp", "text_markov", "text_nano", "text_small", "text_tiny", "te
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*config_names()} - SEEN))
 def test_dry_run_of_each_configuration(name, tmp_path):
-    """`cyclegan` alone reads files that aren't there: its task says what is in them."""
+    """`cyclegan` alone reads files that don't exist here: its task declares their content."""
     flags = []
     if name.startswith("mnist_"):
         write_idx(tmp_path)

@@ -1,4 +1,4 @@
-"""`--eager --step=N` takes a step of a run again, as the run has taken it, and changes no file of it."""
+"""`--eager --step=N` repeats a step of a run, exactly as in the run, and changes no file of it."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""`Experiment.eval_sources`: named sources are evaluated together and written apart."""
+"""`Experiment.eval_sources`: named sources are evaluated together and written separately."""
 
 import json
 
@@ -23,7 +23,7 @@ from trainers.settings import Settings
 
 
 def part(count, noise=0.0):
-    """Returns the first held-out points, under noise."""
+    """Returns the first held-out points, with noise."""
     arrays = {name: values[:count] for name, values in points(360, seed=1).items()}
     noisy = arrays["x"] + noise * np.random.RandomState(0).randn(count, 3)
     return ArraySource({**arrays, "x": noisy.astype("float32")}, name="part")
@@ -107,7 +107,7 @@ FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", *(f"--gin_param=Trainer.
 
 
 def test_from_gin_into_every_file_of_a_run(tmp_path):
-    """A run that began without named sources resumes with them: they are no part of its identity."""
+    """A run that began without named sources resumes with them: they aren't part of its identity."""
     assert run(*FLAGS, "--workdir=run", cwd=tmp_path).returncode == 0
     named = [*FLAGS, *(f"--gin_param={text}" for text in NAMED), "--gin_param=Trainer.steps = 40"]
     passed(*named, "--workdir=run", cwd=tmp_path)

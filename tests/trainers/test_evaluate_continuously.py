@@ -1,4 +1,4 @@
-"""`--mode=evaluate_continuously` evaluates each checkpoint of a run once, next to it, whatever ends or is damaged."""
+"""`--mode=evaluate_continuously` evaluates each checkpoint of a run once, in parallel, despite crashes and damage."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ STEPS = (10, 20, 30, 40)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run's checkpoints, and the figures of each."""
+    """A run's checkpoints, and the metrics of each."""
     folder = tmp_path_factory.mktemp("trained")
     trainer = make(folder, checkpoint_every=10, keep_checkpoints=4)
     train(trainer)
@@ -42,7 +42,7 @@ def newest_up_to(trainer, step):
 
 
 class World:
-    """Changes a run's folder while it is watched: at each look the next thing happens."""
+    """Changes a run's folder while it is watched: the next event happens at each poll."""
 
     def __init__(self, trained, tmp_path, **held_out):
         self.trained, self.tmp_path = trained, tmp_path
@@ -135,7 +135,7 @@ def test_evaluation_started_again_skips_checkpoints_with_figures(world, monkeypa
 
 
 def test_damaged_replaced_and_vanished_checkpoints_end_nothing(world):
-    """A damaged one is named once; a good one that takes its place is evaluated."""
+    """A damaged one is named once; a good one that replaces it is evaluated."""
     world.save(10, 20, 30)
     world.damage(20)
     beside = world.beside()
@@ -243,7 +243,7 @@ def test_killed_stopped_and_started_again_beside_a_real_run(tmp_path):
     first.send_signal(signal.SIGKILL)
     first.communicate()
     assert training.wait(200) == 0
-    shutil.move(tmp_path / "run" / "result.json", tmp_path)  # as if it went on
+    shutil.move(tmp_path / "run" / "result.json", tmp_path)  # as if it continued
     second = started(tmp_path, "--mode=evaluate_continuously")
     for line in second.stdout:
         if "waiting for a checkpoint after that of step 120" in line:

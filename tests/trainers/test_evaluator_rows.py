@@ -30,7 +30,7 @@ class Contrast(Task):
         return Loss(losses.nt_xent(self.net(batch["x"]), self.net(batch["y"])))
 
     def evaluate(self, batch):
-        """Has a weight, a metric by row, an additive one, and 1 / 0 where there is no row."""
+        """Has a weight, a metric by row, an additive one, and 1 / 0 if there is no row."""
         loss = self.loss(batch, None)
         number = tf.cast(batch["number"], tf.float32)
         all_numbers = all_rows(number)
@@ -57,7 +57,7 @@ def evaluated(task, replicas):
 
 
 def in_float64(net):
-    """The weighted mean of the loss over batches of 9, 9 and 3, by its definition."""
+    """Returns the weighted mean of the loss over batches of 9, 9 and 3, by its definition."""
     w, b = (v.numpy().astype("float64") for v in (net.w, net.b))
     data, total, weight = source().gather(tf.range(21, dtype=tf.int64)), 0.0, 0.0
     for first in range(0, 21, BATCH):
@@ -85,7 +85,7 @@ def test_figures_are_those_of_whole_batches_without_padding(replicas):
 
 
 class Nearest(Contrast):
-    """Asks which of all rows is nearest: there must be one."""
+    """Searches for the nearest of all rows: there must be one."""
 
     def evaluate(self, batch):
         z, every = batch["x"], all_rows(batch["x"])
@@ -129,7 +129,7 @@ def test_evaluation_that_mixes_rows_within_each_replica_is_refused():
 
 
 class MetricAlone(Apart):
-    """Tells which rows have their other view nearest among those of one replica."""
+    """Measures in which rows the other view is nearest among one replica's rows."""
 
     def evaluate(self, batch):
         z = self.net(batch["x"])
@@ -164,7 +164,7 @@ def test_evaluation_that_gathers_other_rows_than_its_batch_is_refused():
 
 
 class ByItsBatch(Contrast):
-    """Its evaluation hands statistics on, as its training does."""
+    """Its evaluation returns statistics, as its training does."""
 
     def __init__(self, *, rng):
         super().__init__(rng=rng)

@@ -11,7 +11,7 @@ from tests.commands import CONFIGS, passed, run
 
 
 def agreeing(workdir):
-    """Returns the figures of both, by split, step and name; asserts that they are the same."""
+    """Returns the metrics of both, by split, step and name; asserts that they are the same."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     expected = {
         (line["split"], line["step"], name): np.float32(value)

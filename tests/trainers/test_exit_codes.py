@@ -1,4 +1,4 @@
-"""Exit codes by whose fault an error is, and the messages about full disks and full memory."""
+"""Exit codes by the cause of an error, and the messages about full disks and full memory."""
 
 import signal
 import subprocess

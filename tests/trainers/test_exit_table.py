@@ -1,6 +1,6 @@
 """Every exit code in every mode that can end with it: the process, its stderr and its `result.json` agree.
 
-A row names the place that fails and its code; all share one task, which runs the file of that place's name.
+A row names the place that fails and its code; all share one task, which runs the file named after that place.
 """
 
 import json
@@ -108,7 +108,7 @@ Noisy.every = 10
 TWO = ("--gin_param=Experiment.strategy = @mirrored()", "--gin_param=mirrored.replicas = 2")
 THEIRS = "raise type('Theirs', (BaseException,), {})('mine')"
 W = "w = given[0].experiment.task.net.w; "
-# Threads that read ahead fail after the run has, and C++ says so.
+# Threads that read ahead fail after the run has, and C++ prints it.
 STILL_SPEAKING = """
 import os, threading, time
 def speak():
@@ -177,7 +177,7 @@ ROWS = [
     Row("resume_check", "flags", "", 2, "Trainer.stepz", flags=("--gin_param=Trainer.stepz = 1",)),
 ]  # fmt: skip
 
-# Each of these has a test of its own within a process, and the run through the command that it needs takes the longest.
+# Each of these has a test within a process, and the run that it needs with the command takes longest.
 ELSEWHERE = {("hook", 3), ("data", 4), ("hook", 5), ("hook", 7), ("hook", 75)}
 
 

@@ -1,4 +1,4 @@
-"""`--mode=export`: the files of an export, its use by TensorFlow alone, and what is refused."""
+"""`--mode=export`: the files of an export, its use with TensorFlow alone, and refusals."""
 
 import json
 import shutil
@@ -87,7 +87,7 @@ KINDS = """, "kinds": Served(
             examples=lambda b: {"half": tf.cast(b["x"], tf.bfloat16), "text": tf.as_string(b["x"][:, 0])},
         )"""
 THE_SAME = 'return {"y": 2.0 * self.net(batch["x"])}'
-REFUSED = {  # what `double` does, the exit code, and words of the error
+REFUSED = {  # the body of `double`, the exit code, and words of the error
     "chance": (
         'return {"y": self.net(batch["x"]) + tf.random.uniform([])}',
         2,
@@ -122,7 +122,7 @@ def mine(tmp_path_factory):
 
 
 def test_task_of_ones_own_is_exported_and_used_by_tensorflow(mine, tmp_path):
-    """The comparison has loaded it in a process that finds nothing of this project."""
+    """The comparison has loaded it in a process that can't import this project."""
     shutil.copytree(mine, tmp_path, dirs_exist_ok=True)
     passed(write_served(tmp_path, loss=SERVES.format(body=THE_SAME, more=KINDS)), EXPORT, cwd=tmp_path)
     (folder,) = (tmp_path / "runs" / "mine" / "export").iterdir()

@@ -1,4 +1,4 @@
-"""Parts of an export: weights in fewer bits, the variables it holds, and the differences that are allowed."""
+"""Parts of an export: weights in fewer bits, its variables, and the allowed differences."""
 
 import numpy as np
 import pytest

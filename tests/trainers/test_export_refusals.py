@@ -123,7 +123,7 @@ def test_leftovers_of_a_killed_export_alone_are_removed(tmp_path, monkeypatch):
 
 
 class Kinds:
-    """Stands for what is served: all dtypes that NumPy can't keep in a file as they are, and a single text."""
+    """Stands for a served function: all dtypes that NumPy can't store as they are, and a single text."""
 
     task = None
     functions = {  # noqa: RUF012

@@ -1,11 +1,11 @@
-"""Counts the files of `trainers/` that a training passes through before its first checkpoint."""
+"""Counts the files of `trainers/` that a training imports before its first checkpoint."""
 
 from pathlib import Path
 
 from tests.commands import CONFIGS, run_process
 
 MOST = 60
-# A module that the configuration imports: it lists the modules that are there as the first checkpoint is begun.
+# A module that the configuration imports: it lists the imported modules when the first checkpoint begins.
 LISTING = """
 import sys
 from core.checkpoint import Saves
@@ -31,6 +31,6 @@ def test_training_passes_through_few_files(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     files = [Path(line) for line in (tmp_path / "files.txt").read_text().splitlines()]
     read = [f"{path.parent.name}/{path.name}" for path in files if len(path.read_text().splitlines()) > 1]
-    print(*read, sep="\n")  # but for packages' own files of one line
+    print(*read, sep="\n")  # without packages' own files of one line
     assert "trainers/session.py" in read
-    assert len(read) + 1 <= MOST, read  # `main.py` is there as `__main__`
+    assert len(read) + 1 <= MOST, read  # `main.py` is imported as `__main__`

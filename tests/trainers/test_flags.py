@@ -1,4 +1,4 @@
-"""Flags, in process: the command lines that are taken, and the mistakes that are refused."""
+"""Flags, in process: accepted command lines, and refused mistakes."""
 
 import logging as standard_logging
 import os
@@ -127,7 +127,7 @@ def test_flag_files(here):
     assert flags.gin_file == ["a.gin"]
     assert flags.gin_param == ["first.one = 1", "a.b = 'c d'"]
     assert flags.mode == "summary"
-    assert flags.workdir == "y"  # what stands behind the file overrides it
+    assert flags.workdir == "y"  # values behind the file override it
 
 
 def test_command_line_leaves_nothing_to_the_next():

@@ -1,4 +1,4 @@
-"""Bad steps where they are awkward: in a stream, beside a save, in the first and last step, in weights, in metrics."""
+"""Bad steps in difficult places: in a stream, during a save, in the first and last step, in weights, in metrics."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ around = pytest.fixture(scope="module")(lab.leading)
 
 
 def short_stream(*bad, rows=100):
-    """An epoch of some examples, of which those at these places of the run are bad."""
+    """Returns an epoch of some examples, of which those at these places of the run are bad."""
 
     def numbers(seed, epoch):
         for i in range(rows):
@@ -76,7 +76,7 @@ def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, ar
 
 
 class Waits:
-    """Remembers how much of the time a line says that it waited for data."""
+    """Records the share of data waits that a metric line reports."""
 
     def __init__(self):
         self.found = []
@@ -141,7 +141,7 @@ def test_bad_metric_leaves_no_step_out(tmp_path):
     [pytest.param("skip", "was left out", 39, marks=pytest.mark.long), ("rollback", "has gone back", 39 + 4)],
 )
 def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, monkeypatch):
-    """Of the first step, the last and one between; reading data anew, as it goes back, is no wait for data."""
+    """In the first step, the last and one between; reading data again after a rollback isn't a wait for data."""
     trainer = lab.trainer_of(tmp_path, "run", lab.struck(tmp_path, 0, 13, last), task=lab.One, on_nonfinite=policy)
     begun, now, chunks_from = [], [0.0], trainer.input.chunks_from
     monkeypatch.setattr(trainer.watchdog, "begin", lambda section, what: begun.append((section, what)))
@@ -156,7 +156,7 @@ def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, 
     trainer.train(telemetry)
     telemetry.close()
     warned = [json.loads(line)["warning"] for line in trainer.workdir.warnings.read_text().splitlines()]
-    # Behind what is gone back from, the next bad example comes as many steps sooner as were passed over.
+    # After a rollback, the next bad example comes as many steps sooner as were skipped.
     warned = [text for text in warned if says in text]
     for step, text in zip((0, 13 if policy == "skip" else 12, 39), warned, strict=True):
         assert text.startswith(f"step {step} ")

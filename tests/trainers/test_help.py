@@ -1,4 +1,4 @@
-"""Every command answers flags such as `--help` at once: it imports no TensorFlow for that."""
+"""Every command answers flags such as `--help` quickly: it doesn't import TensorFlow for that."""
 
 import pytest
 
@@ -12,7 +12,7 @@ runpy.run_module("{command}", run_name="__main__", alter_sys=True)
 COMMANDS = [
     ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__main__")
     for path in sorted((CHECKOUT / "trainers").rglob("*.py"))
-    if "run_app(parse, run)" in path.read_text() and path.name != "check.py"  # which the sweep calls, and no person
+    if "run_app(parse, run)" in path.read_text() and path.name != "check.py"  # which only the sweep calls
 ]
 MORE = [("trainers.main", flag) for flag in ("--helpfull", "--hlep")]
 

@@ -1,4 +1,4 @@
-"""Infinity is refused by name in every parameter of every configurable that takes a number."""
+"""Errors name every numeric parameter of a configurable that is given infinity."""
 
 import inspect
 import math
@@ -18,9 +18,9 @@ from trainers.gin_audit import registry
 
 hooks.register()
 OURS = ("core.", "models.", "trainers.")
-# What isn't a number: a judge that returns numbers.
+# Parameters without numbers: a function that returns numbers.
 NO_NUMBERS = {("Translations", "judge")}
-# Seconds to wait for other machines, which are met before anything else is looked at.
+# Seconds to wait for other machines, which are contacted before any other check.
 ELSEWHERE = {("multi_worker", "meeting_deadline"), ("multi_worker", "peer_timeout")}
 TWO = ArraySource({"x": np.arange(2)}, name="two")
 EXAMPLES = {
@@ -54,7 +54,7 @@ EXAMPLES = {
     "figure": "min loss",
     "patience": 2,
 }
-# How a number is given where a parameter takes more than one.
+# The form of a number where a parameter takes more than one.
 GIVEN = {
     "rates": lambda number: [0.1, number],
     "weights": lambda number: [0.1, number],
@@ -64,7 +64,7 @@ GIVEN = {
 
 
 def floats():
-    """Yields all parameters that take a number, with the others that their configurable needs."""
+    """Yields all numeric parameters, with the others that their configurable needs."""
     for selector, configurable in sorted(registry.configurables().items()):
         if not selector.startswith(OURS):
             continue

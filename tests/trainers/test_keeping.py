@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and a run that ends because it gets no better."""
+"""Which checkpoints stay, and early stopping."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def with_accuracies(tmp_path, found, **settings):
 
 
 def there(trainer):
-    """Why each checkpoint was kept when it was written, by its step."""
+    """Returns why each checkpoint was kept when it was written, by step."""
     trainer.settle()
     steps = checkpoint.steps_in(trainer.workdir.checkpoints)
     kept = [checkpoint.of_step(trainer.workdir.checkpoints, step).extra["kept"] for step in steps]
@@ -62,7 +62,7 @@ def test_a_best_never_gets_worse_through_crashes_other_intervals_and_an_unmeasur
     with pytest.raises(RuntimeError):
         train(crashed)
     assert there(crashed) == {20: ["last", BEST]}
-    crashed.save()  # by a signal, at a step that is none of the evaluation's
+    crashed.save()  # by a signal, at a step without evaluation
     assert newest(crashed).extra["kept"]["measured"] == {}
     again = with_accuracies(tmp_path, found, evaluate_every=20, checkpoint_every=20, hooks=[Crash(60)], steps=80)
     again.state.restore(newest(crashed))
@@ -80,7 +80,7 @@ def test_best_checkpoint_saved_again_keeps_its_measure(tmp_path):
     trainer, again = (with_accuracies(tmp_path, [0.5]) for _ in range(2))
     train(trainer)
     again.state.restore(newest(trainer))
-    again.save()  # by a signal before the next step, or by a run that has gone back to it
+    again.save()  # by a signal before the next step, or by a run that has rolled back to it
     assert newest(again).extra["kept"]["measured"]["accuracy"] == 0.5
     assert again.state.best == ("max accuracy", 10, 0.5)
 
@@ -119,7 +119,7 @@ def test_checkpoints_ahead_of_a_run_that_went_back_are_no_best(tmp_path):
         return saves.keeper
 
     saved(3, (10, 0.3), (20, 0.4), (30, 0.1))
-    flip_bit(tmp_path / "step-000000030" / "variables.index")  # so it goes on from step 20
+    flip_bit(tmp_path / "step-000000030" / "variables.index")  # so it resumes from step 20
     keeper = saved(1, (25, 0.5))
     assert checkpoint.steps_in(tmp_path) == [10, 25, 30]
     assert keeper.best(25) == ("min loss", 10, 0.3)
@@ -133,9 +133,9 @@ def kept_at(directory, step):
 @pytest.mark.parametrize(
     ("better", "found", "change", "ends", "best"),
     [
-        ("max accuracy", [0.1, 0.5, 0.4, 0.5, 0.9], 0.0, 40, 20),  # as good is no better
+        ("max accuracy", [0.1, 0.5, 0.4, 0.5, 0.9], 0.0, 40, 20),  # an equal value isn't better
         ("max accuracy", [0.1, 0.5, 0.4, 0.6, 0.9], 0.0, 50, 50),
-        ("max accuracy", [0.1, 0.5, 0.55, 0.58, 0.9], 0.1, 40, 40),  # the best that was seen is kept all the same
+        ("max accuracy", [0.1, 0.5, 0.55, 0.58, 0.9], 0.1, 40, 40),  # the best one seen is kept all the same
         ("min accuracy", [0.9, 0.5, 0.45, 0.42, 0.1], 0.1, 40, 40),
         ("max accuracy", [0.3, math.nan, math.nan, 0.9, 0.9], 0.0, 30, 10),
         ("max accuracy", [math.nan, math.nan, 0.9], 0.0, 20, None),

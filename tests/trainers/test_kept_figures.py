@@ -1,4 +1,4 @@
-"""Figures that are computed for a checkpoint afterwards are kept like the run's own, once."""
+"""Metrics that are computed for a checkpoint afterwards are kept like the run's own, once."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def test_line_stands_where_the_run_would_have_written_it_and_once(tmp_path):
     path.write_text("\n".join(lines))
     keep(path, 10, {"eval": {"x": 1.5}, "eval/a": {"x": float("nan")}})
     first, eval_10, a_10, eval_20 = path.read_text().splitlines()
-    assert (first, eval_20) == (lines[0], lines[1])  # what a kill has cut short has gone
+    assert (first, eval_20) == (lines[0], lines[1])  # the part cut short by a kill is gone
     assert [json.loads(line) for line in (eval_10, a_10)] == [
         {"step": 10, "split": "eval", "x": 1.5},
         {"step": 10, "split": "eval/a", "x": None},
@@ -107,7 +107,7 @@ def test_differences_are_infinite_where_one_is_no_number():
 
 
 def test_figures_of_a_run_at_work_go_into_a_separate_file(trained, tmp_path):
-    """The holder of the lock alone writes `metrics.jsonl`; readers see both files as one."""
+    """Only the holder of the lock writes `metrics.jsonl`; readers see both files as one."""
     workdir = shutil.copytree(trained, tmp_path / "run")
     before = (workdir / "metrics.jsonl").read_bytes()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(); sys.stdin.read()"
@@ -123,7 +123,7 @@ def test_figures_of_a_run_at_work_go_into_a_separate_file(trained, tmp_path):
     curves = read_run(workdir).figures
     assert curves["eval/learnt/loss"].last == (20, found[1]["loss"])
     assert not read_run(workdir).damage
-    # A run that goes back to before the checkpoint takes its figures back as well.
+    # A run that rolls back past the checkpoint drops its metrics as well.
     shutil.rmtree(workdir / "checkpoints" / "step-000000020")
     assert run(*FLAGS, f"--workdir={workdir}", cwd=tmp_path).returncode == 0
     assert lines_of(workdir / "evaluations.jsonl") == []

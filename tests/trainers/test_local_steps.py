@@ -1,4 +1,4 @@
-"""Local steps by the trainer and the command: checkpoints, refusals, dry runs."""
+"""Local steps with the trainer and the command: checkpoints, refusals, dry runs."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_eager_round_is_the_traced_one(tmp_path):
 
 
 def test_weights_that_overflow_within_a_round_end_the_run_at_the_step_and_are_not_saved(tmp_path):
-    # Gradient descent with much too high a rate: the loss overflows after some steps of the first round.
+    # Gradient descent with far too high a rate: the loss overflows after some steps of the first round.
     class Wild(toys.Line):
         optimizer = sgd(1e5)
 

@@ -1,4 +1,4 @@
-"""Every configuration that ships trains and evaluates on a mesh as on one device, or is refused by name."""
+"""Every shipped configuration trains and evaluates on a mesh as on one device, or raises an error."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ REPEATED = {"mnist_linear", "mnist_mlp", "text_markov", "text_nano", "text_small
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*config_names()} - {*REFUSED_ON_MESHES} - REPEATED))
 def test_configuration_is_the_same_on_a_mesh(name, tmp_path):
-    """Two steps, with dropout where there can be some, and an evaluation whose last batch is smaller."""
+    """Takes two steps, with dropout if the task allows it, and an evaluation whose last batch is smaller."""
     subject = configured(CONFIGS / f"{name}.gin", tmp_path, SMALL.get(name, ()))
     batch = {key: np.asarray(x) for key, x in subject.batch.items()}
     held_out = ArraySource({key: x[:12] for key, x in batch.items()}, name="held out")

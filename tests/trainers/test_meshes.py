@@ -36,7 +36,7 @@ def trainer_on(name, tmp_path, folder=None, **settings):
 
 @pytest.fixture(scope="module")
 def on(tmp_path_factory):
-    """Returns a trained run by where it was trained, and its metric lines; each is trained once."""
+    """Returns a trained run by its strategy, and its metric lines; each is trained once."""
 
     def trained(name):
         trainer = trainer_on(name, tmp_path_factory.mktemp("run"))
@@ -58,12 +58,12 @@ def assert_same_lines(found, expected):
 
 
 def test_run_on_a_mesh_has_the_metrics_of_one_device(on):
-    """In chunks and microbatches, with evaluation by averages over a last batch that is smaller."""
+    """In chunks and microbatches, with evaluation of averages over a last batch that is smaller."""
     assert_same_lines(on("2x2")[1], on("one device")[1])
 
 
 def test_checkpoint_of_one_device_resumes_on_a_mesh(on):
-    """The mesh is one that has trained already, so that nothing is traced again."""
+    """The mesh has trained before, so that nothing is traced again."""
     begun, _ = on("one device")
     resumed, _ = on("2x2")
     saved = newest(begun, up_to=20)
@@ -129,5 +129,5 @@ def test_memory_growth_is_the_slope_through_the_marks():
 
 @pytest.mark.long
 def test_memory_of_a_mesh_grows_little_with_each_chunk():
-    """About 0.5 kB a step, in chunks of 20: a leak by step would come to more."""
+    """About 0.5 kB a step, in chunks of 20: a leak per step would be larger."""
     assert growth(measured("2x2", 20, 3000)) < 1_500

@@ -65,7 +65,7 @@ def test_messages_name_a_page_and_no_page_twice(capsys):
     [
         (lambda: checked(Loss(tf.constant(1.0)), "net", 4), "docs/your-own-step.md#what-is-refused"),
         (lambda: Inputs({}, "net", {}, set())["x"], "docs/your-own-step.md#what-is-refused"),
-        (lambda: Dropout(2.0), "docs/parts.md#layers"),  # by way of a check that many share
+        (lambda: Dropout(2.0), "docs/parts.md#layers"),  # through a shared check
         (lambda: int("x"), None),
     ],
     ids=["scalar loss", "missing feature", "argument of a layer", "own code"],
@@ -110,7 +110,7 @@ first found from give given going have here hold instead into itself just keep l
 make many match mean might missing more most much must name need number once only other ought over part place please
 right same says shape since smaller some something such take than that their them then there these they thing this
 those three twice under until used value what when where which whole whose will with within without would write your
-"""  # which say nothing of what a message is about
+"""  # words that don't identify a message's subject
 PARTS = (
     "core/layers",
     "core/losses",
@@ -121,7 +121,7 @@ WITHOUT = {"core/initializers.py", "core/telemetry/jsonl.py", "trainers/errors/p
 
 
 def messages():
-    """Yields each message of an error that the project raises, without what is put into it: file, line, code, text."""
+    """Yields the constant text of each error that the project raises: file, line, code, text."""
     for path in sorted(p for name in ("core", "models", "trainers") for p in (CHECKOUT / name).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS and node.args:
@@ -131,7 +131,7 @@ def messages():
 
 
 def words(text):
-    """Returns what a text is about: its longer words, without their ending."""
+    """Returns a text's key words: its longer words, without their ending."""
     return {word.rstrip("s") for word in re.findall("[a-z]{3,}", text.lower())} - set(PLAIN.split())
 
 

@@ -1,4 +1,4 @@
-"""Everything that observes a run, at once: weights and metrics are the same to the bit with it and without."""
+"""All observers of a run at once: weights and metrics are the same to the bit with and without them."""
 
 import contextlib
 import functools
@@ -43,7 +43,7 @@ class Drawing(Small):
 
 
 class AskForProfile(Hook):
-    """Sends what `kill -USR2` does."""
+    """Sends the signal of `kill -USR2`."""
 
     def __call__(self, run):
         if run.step == 10:
@@ -52,12 +52,12 @@ class AskForProfile(Hook):
 
 @contextlib.contextmanager
 def terminal():
-    """Yields a terminal and a list of what it was shown, complete once it is closed."""
+    """Yields a terminal and a list of its output, complete once it is closed."""
     mine, theirs = pty.openpty()
     shown = []
 
     def read():
-        with contextlib.suppress(OSError):  # as Linux says that the other end is closed
+        with contextlib.suppress(OSError):  # Linux reports that the other end is closed
             while part := os.read(mine, 1 << 16):
                 shown.append(part)
 
@@ -70,7 +70,7 @@ def terminal():
 
 
 def outcome(trainer, lines):
-    """Returns what a run has left: the last checkpoint, what else it keeps, and the metric lines."""
+    """Returns a run's results: the last checkpoint, its other state, and the metric lines."""
     newest = checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail)
     variables = {path: variable.sha256 for path, variable in newest.variables.items()}
     files = sorted(path.name for path in newest.path.iterdir())
@@ -85,7 +85,7 @@ def run(tmp_path, name, replicas=1, **settings):
 
 
 def train_to_bad_step(trainer, *writers, warned=None):
-    """Trains until the bad step; returns the error and the outcome."""
+    """Trains until the bad step; returns the error and the results."""
     lines = Lines()
     with contextlib.closing(Telemetry([*writers, lines], warned)) as telemetry, pytest.raises(NotFiniteError) as error:
         trainer.train(telemetry)
@@ -94,7 +94,7 @@ def train_to_bad_step(trainer, *writers, warned=None):
 
 @pytest.fixture(scope="module")
 def unobserved(tmp_path_factory):
-    """Returns the error and the outcome of a run without observers, by the number of replicas."""
+    """Returns the error and the results of a run without observers, by the number of replicas."""
 
     def trained(replicas):
         return train_to_bad_step(run(tmp_path_factory.mktemp("plain"), "plain", replicas))
@@ -129,7 +129,7 @@ def test_observers_change_no_bit_of_a_run(replicas, unobserved, tmp_path, monkey
     assert found[3]["hooks"].keys() <= {"Norms", "Activations", "Evaluate"}
     assert extra["reported"]["figures"] == found[3]["reported"]["figures"]
 
-    # Each of them did look.
+    # Each of them did observe.
     text = b"".join(shown).decode()
     assert "━" in text
     assert text.count("profiled steps") == 2
@@ -139,14 +139,14 @@ def test_observers_change_no_bit_of_a_run(replicas, unobserved, tmp_path, monkey
 
 
 class Full(Hook):
-    """Leaves files no room to grow, beyond `size` bytes."""
+    """Limits the size of files to `size` bytes."""
 
     def __init__(self, size):
         super().__init__(10)
         self.size = size
 
     def __call__(self, run):
-        run.settle()  # what is being saved has room
+        run.settle()  # there is space for the checkpoint
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, hard))
 
@@ -184,7 +184,7 @@ SHORT = (
 
 @pytest.mark.long
 def test_observers_change_no_bit_of_two_workers(tmp_path):
-    (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
+    (tmp_path / "xprof.py").touch()  # stands for the package, which displays profiles and isn't needed to make one
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_gan", "runtime/multi_worker")]
     found = {}
     for name, bindings in {"plain": ("Trainer.hooks = []",), "looked": LOOKING}.items():

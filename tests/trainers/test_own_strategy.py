@@ -90,7 +90,7 @@ SHORT += ["--gin_param=Trainer.checkpoint_every = 10"]
 
 
 def lines(folder):
-    """Returns the metric lines of a run by step and split, without what the machine's speed says."""
+    """Returns the metric lines of a run by step and split, without those that depend on the machine's speed."""
     found = {}
     for text in (folder / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
@@ -107,7 +107,7 @@ def test_strategy_in_a_file_of_its_own_serves_every_mode(tmp_path):
     def command(*flags):
         return passed(*SHORT, own, *flags, cwd=tmp_path)
 
-    for steps in (10, 20):  # the second goes on from the first's checkpoint
+    for steps in (10, 20):  # the second resumes from the first's checkpoint
         done = command(f"--gin_param=Trainer.steps = {steps}")
         passed(*SHORT, f"--gin_param=Trainer.steps = {steps}", cwd=alone)
     assert "step-000000010" in done.stdout

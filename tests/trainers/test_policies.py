@@ -59,7 +59,7 @@ def test_rollback_returns_to_the_beginning_if_nothing_was_saved_since_and_ends_b
     lab.assert_same(lab.weights(trainer), {path: after[path] if "first" in path else x for path, x in before.items()})
     lines = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30]
-    # The state of a hook is taken back as well.
+    # The state of a hook is rolled back as well.
     assert [(line["step"], line["calls"]) for line in lines if line["split"] == "counted"] == [(15, 1), (30, 2)]
 
 

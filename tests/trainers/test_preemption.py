@@ -1,4 +1,4 @@
-"""Signals in each section of a run: no saved step is lost, no traceback, and the exit code says why it ended."""
+"""Signals in each section of a run: no saved step is lost, no traceback, and the right exit code."""
 
 import contextlib
 import gc
@@ -101,7 +101,7 @@ class Send(Hook):
 
 
 def loop(tmp_path, *names, **settings):
-    """Returns a trainer whose steps train nothing, and which is sent these signals after step 10."""
+    """Returns a trainer whose steps train nothing, and which gets these signals after step 10."""
     return idle(make(tmp_path, hooks=[Send(*names)], preemption=Preemption(), log_every=None, **settings))
 
 
@@ -119,7 +119,7 @@ def test_command_ends_with_75_after_the_chunk_of_a_signal(tmp_path):
 
 @pytest.mark.parametrize("names", [["SIGHUP"], ["SIGINT"], ["SIGTERM", "SIGTERM", "SIGHUP"]], ids=" ".join)
 def test_once_the_loop_has_begun_a_signal_is_granted_after_the_chunk(names, tmp_path):
-    """A second one, of a scheduler that repeats it, interrupts nothing."""
+    """A second one, from a scheduler that repeats it, interrupts nothing."""
     trainer = loop(tmp_path, *names)
     with pytest.raises(PreemptedError, match=f"stopped by {names[0]} after step 20 of 40") as error:
         train(trainer)
@@ -166,7 +166,7 @@ def test_signal_while_the_first_package_is_imported(command, name, code, tmp_pat
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_signal_while_tensorflow_is_imported(number, code, tmp_path):
-    # The signal is sent from within the import itself: from outside it might come a moment before or after.
+    # The import itself sends the signal: from outside it might come a moment before or after.
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent(f"""
             import os, sys
@@ -232,16 +232,16 @@ def test_signal_during_a_garbage_collection_is_heard_after_it(early, capsys, mon
         if not told:
             told.append(phase)
             os.kill(os.getpid(), signal.SIGTERM)
-            sum(range(1000))  # the handler runs in here, and Python ignores what it raises
+            sum(range(1000))  # the handler runs in here, and Python ignores its exceptions
 
     @contextlib.contextmanager
     def slow_to_start(number):
         yield
-        while early and preemption._heard < 3:  # the hook goes on until the signal has come again, twice
+        while early and preemption._heard < 3:  # the hook continues until the signal has come again, twice
             time.sleep(0.001)
 
     def collect_and_wait():
-        gc.callbacks.append(collecting)  # only now: a collection before the run hears signals would end the process
+        gc.callbacks.append(collecting)  # only now: a collection before the run handles signals would end the process
         gc.collect()
         while True:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Profiles of the steps that a setting or a signal asks for."""
+"""Profiles of steps, requested with a setting or a signal."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ def profiled(workdir):
 
 
 def made(folder, steps, wishes=()):
-    """Returns a profiler that is asked for a profile at these turns."""
+    """Returns a profiler with requests at these turns."""
     return profiler.Profiler(folder, steps, total=40, chunk_steps=10, take_wish=iter(wishes).__next__)
 
 
@@ -51,7 +51,7 @@ def test_signal_profiles_the_next_chunk_and_the_run_continues(tmp_path):
     ],
 )
 def test_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps, chunks, told):
-    (tmp_path / "xprof.py").touch()  # stands for the package, which shows a profile and isn't needed to make one
+    (tmp_path / "xprof.py").touch()  # stands for the package, which displays profiles and isn't needed to make one
     flags = train_and_send(tmp_path)
     done = passed(*flags, f"--gin_param=Trainer.profile = {steps}", cwd=tmp_path)
     assert profiled(tmp_path / "runs" / "mine") == [chunks]

@@ -1,4 +1,4 @@
-"""The step in a loss: the same in any chunks and after a resume, and part of what a run is."""
+"""The progress in a loss: the same in any chunks and after a resume, and part of a run's identity."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ from trainers.modes.train_eagerly import eager_step
 
 
 class Annealed(toys.Line):
-    """Weights its loss by the progress, and tells of the step and the progress."""
+    """Weights its loss by the progress, and reports the step and the progress."""
 
     def loss(self, batch, rng):
         squares = tf.square(self.error(batch))
@@ -57,7 +57,7 @@ BY_PROGRESS = "return Loss(tf.square(y) * (1.0 + rng.progress))"
 
 
 def test_progress_in_a_loss_makes_the_number_of_steps_part_of_the_run(tmp_path):
-    """The step alone doesn't."""
+    """The step alone isn't part of it."""
 
     def flags(steps):
         return flag, f"--gin_param=Trainer.steps = {steps}"
@@ -66,7 +66,7 @@ def test_progress_in_a_loss_makes_the_number_of_steps_part_of_the_run(tmp_path):
     assert run(*flags(20), cwd=tmp_path).returncode == 0
     done = run(*flags(30), cwd=tmp_path)
     assert "going on from step 20" in done.stdout
-    # Code that asks for the progress later doesn't know what the run had before.
+    # Code that starts to read the progress later doesn't know the run's earlier number of steps.
     write_task(tmp_path, loss=BY_PROGRESS)
     refused(*flags(40), cwd=tmp_path, exit_code=2, says=["+ Trainer.steps = 40"])
     done = passed(*flags(40), "--allow_config_change", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Training by calls of Python: the results of the command, stopped and resumed, and found again."""
+"""Training from Python: the command's results, stopped and resumed, and found again."""
 
 import functools
 import json
@@ -73,7 +73,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """Returns a run that nothing has stopped."""
+    """Returns an undisturbed run."""
     return trainers.train(experiment(), settings(), folder / "whole", quiet=True)
 
 

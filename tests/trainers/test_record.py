@@ -1,4 +1,4 @@
-"""The record of how and when a run was started, in its workdir."""
+"""The record of a run's starts in its workdir."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_only_a_start_that_succeeds_is_recorded(tmp_path):
         assert says in why["reason"]
     write_task(tmp_path)
     assert run(*flags, longer, cwd=tmp_path).returncode == 0
-    again = run("--gin_file=run/config/given.gin", "--workdir=run", cwd=tmp_path)  # says the same as all flags did
+    again = run("--gin_file=run/config/given.gin", "--workdir=run", cwd=tmp_path)  # equivalent to all flags
     assert "already finished" in again.stdout, again.stderr
     finished = result.read_bytes()
     assert (json.loads(finished)["step"], json.loads(finished)["exit_code"]) == (30, 0)
@@ -65,7 +65,7 @@ def test_a_failed_start_says_why_where_no_run_has_left_its_result(tmp_path):
     assert failed_start("third")["reason"] == "third"
     running = Workdir(tmp_path)
     running.lock()
-    assert failed_start("in the way")["reason"] == "third"  # it's the run's to write
+    assert failed_start("in the way")["reason"] == "third"  # only the run writes it
     running.write_result(step=3, exit_code=3, reason="not finite", evaluation={})
     del running
     assert failed_start("too late")["reason"] == "not finite"
@@ -87,7 +87,7 @@ def test_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
     good = kept(tmp_path)
 
     def fill(function):
-        """The disk is full when `full` files have been written, the last of them in part."""
+        """Makes the disk full after `full` files are written, the last of them in part."""
 
         def call(*arguments, **options):
             result = function(*arguments, **options)

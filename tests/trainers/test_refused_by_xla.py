@@ -1,4 +1,4 @@
-"""Tasks that XLA can't or shouldn't compile: the error names the operation and its line, "auto" leaves XLA out."""
+"""Tasks that XLA can't or shouldn't compile: the error names the operation and its line, "auto" runs without XLA."""
 
 import re
 
@@ -20,7 +20,7 @@ from trainers.errors.xla import refused_by_xla
 
 
 def with_loss(loss, *, make_net=None, **settings):
-    """Returns what makes a task whose loss is `loss(net, batch)`."""
+    """Returns a factory of a task whose loss is `loss(net, batch)`."""
 
     def make_task(*, rng):
         task = Line(rng=rng)

@@ -25,7 +25,7 @@ class Sketch(Hook):
 
 
 def test_killed_between_the_last_checkpoint_and_the_result(tmp_path):
-    """Every metric is there, of a hook that reported long before the end as well; leftovers of the last save go."""
+    """Every metric is there, even of a hook that reported much earlier; leftovers of the last save are removed."""
     (tmp_path / "sketch.py").write_text(SKETCH)
     (tmp_path / "sketch.gin").write_text("import sketch\nTrainer.hooks = [@Sketch()]\nSketch.every = 10\n")
     steps = ("steps = 20", "chunk_steps = 5", "log_every = 10", "evaluate_every = 10", "checkpoint_every = 10")
@@ -74,7 +74,7 @@ def test_metrics_from_before_a_crash_are_restored(tmp_path):
     assert resumed.evaluation.keys() == trainer.evaluation.keys() > {"own/third", "loss"}
     other = loop(tmp_path, evaluate_every=10)
     other.state.restore(newest(trainer))
-    assert other.evaluation == {}  # they would stay for ever, of a step long gone
+    assert other.evaluation == {}  # they would stay for ever, for an old step
 
 
 def test_run_made_shorter_reports_the_metrics_of_its_end(tmp_path):
@@ -96,7 +96,7 @@ class Killed(BaseException):
 
 
 def test_run_killed_right_after_the_checkpoint_of_a_stop_stays_stopped(tmp_path):
-    """The checkpoint of that step is never one of a run that goes on."""
+    """A run that continues never saves a checkpoint at that step."""
     trainer = loop(tmp_path, hooks=[StopAt(20)])
     save = trainer.state.save
 

@@ -1,4 +1,4 @@
-"""Killed, stopped and started again by the command: the run ends as one that was never stopped."""
+"""Runs that are killed, stopped and restarted with the command end as one that never stopped."""
 
 import json
 import os
@@ -24,7 +24,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Returns the workdir of a run that nothing has stopped."""
+    """Returns the workdir of an undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     done = run(LINEAR, *FLAGS, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -108,7 +108,7 @@ class Resident(Hook):
 def test_a_long_run_does_not_grow(tmp_path):
     (tmp_path / "watch.py").write_text(WATCH)
     (tmp_path / "watch.gin").write_text("import watch\nTrainer.hooks = [@Resident()]\nResident.every = 250\n")
-    # Each of a hundred evaluations leaves its input behind, which fetches ahead.
+    # Each of a hundred evaluations leaves its prefetching input behind.
     settings = ("steps = 5000", "log_every = 250", "evaluate_every = 50", "checkpoint_every = 1000")
     flags = [f"--gin_param=Trainer.{text}" for text in settings]
     passed(LINEAR, "--gin_file=watch.gin", *flags, cwd=tmp_path)
@@ -178,7 +178,7 @@ def test_resumed_run_that_differs_is_told_by_what_python_gave_it_or_else_by_its_
 def test_resume_check_with_histories_of_images_and_averages_of_weights(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_cyclegan", "runtime/mirrored")]
     small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]
-    # Two images a step: the pool of five is full after three steps, and then gives old ones back.
+    # Two images a step: the pool of five is full after three steps, and then returns old ones.
     short = ["CycleGan.pool_size = 5", "Trainer.global_batch_size = 2", "Trainer.chunk_steps = 2", "Trainer.hooks = []"]
     averaged = ["CycleGan.g_optimizer = @chain()", "chain.transforms = [@adam(), @ema()]"]
     flags = [f"--gin_param={text}" for text in (*small, *short, *averaged)]

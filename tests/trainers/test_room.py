@@ -1,4 +1,4 @@
-"""A task too large for this machine's memory is refused before it is made."""
+"""A task too large for this machine's memory is refused before its variables are made."""
 
 from types import SimpleNamespace
 

@@ -1,7 +1,7 @@
 """XLA computes the same: to 1e-6 after one step, to 1e-4 after a hundred.
 
 Two programs round differently. At a rectifier's corner, or with a large rate, a difference of 2e-7 in one weight grows
-without XLA as fast. Tasks of a hundred steps are therefore stable ones, and a GAN has few steps.
+as fast without XLA. Tasks of a hundred steps are therefore stable ones, and a GAN has few steps.
 """
 
 import functools
@@ -85,8 +85,8 @@ def taken(tmp_path, name, compile, replicas, microbatches):
 def assert_same(one, other, to):
     """Asserts that each variable differs by at most this part of its norm; squares by twice as much.
 
-    A variable that is rounding alone, such as a key's bias, has no norm to compare with: it counts as a hundredth of
-    the average.
+    A variable of rounding size only, such as a key's bias, has no norm to compare with: it counts as a hundredth of the
+    average.
     """
     floats = [x for x in one.values() if x.dtype.kind == "f"]
     mean = np.sqrt(sum(np.sum(x**2) for x in floats) / sum(x.size for x in floats))
@@ -110,7 +110,7 @@ LONG = [(name, 2, 2) for name in ("clipped", "text", "gan", "dcgan")] + [
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """Returns what a task led to by a word of `Trainer.compile`; each is trained once."""
+    """Returns a task's results for a value of `Trainer.compile`; each is trained once."""
     return functools.cache(lambda *how: taken(tmp_path_factory.mktemp("run"), *how))
 
 

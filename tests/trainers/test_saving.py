@@ -23,7 +23,7 @@ from trainers.process.signals import InterruptedBySignal, Preemption
 
 
 class At(Hook):
-    """Does something before the checkpoint of a step."""
+    """Acts before the checkpoint of a step."""
 
     def __init__(self, every, act):
         super().__init__(every)
@@ -38,7 +38,7 @@ class At(Hook):
 
 @pytest.fixture
 def held(monkeypatch):
-    """Holds the writer of checkpoints until somebody waits for it."""
+    """Blocks the writer of checkpoints until something waits for it."""
     released, write_parts = threading.Event(), saves.write_parts
 
     def writing(*arguments):
@@ -108,7 +108,7 @@ def test_crash_waits_for_the_save_under_way(held, tmp_path):
 def test_a_save_of_a_signal_waits_for_the_one_under_way_and_is_waited_for(number, held, tmp_path):
     heard, seen = Preemption(), []
 
-    def send(run):  # before the checkpoint of step 20 is begun, and heard at step 30
+    def send(run):  # before the checkpoint of step 20 is begun, and handled at step 30
         heard._hear(number, None)
 
     def look(run):

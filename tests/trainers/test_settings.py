@@ -1,4 +1,4 @@
-"""The settings of a training: what they refuse, the chunk that they choose, and what gin and its audit see of them."""
+"""Settings of a training: refusals, the chosen chunk, and their place in gin and its audit."""
 
 import dataclasses
 import math

@@ -23,7 +23,7 @@ def trainer_of(tmp_path, source, steps=10):
 
 
 def claim(trainer, *, allow_change=False):
-    """Takes the workdir as a start of the command does."""
+    """Claims the workdir as a start of the command does."""
     configured = Configured(
         {}, {}, read=dict, given=lambda: None, operative=str, note=lambda before: "", remedy="Allow it.",
         source=trainer.input.description,

@@ -1,4 +1,4 @@
-"""One step: exact sums against NumPy and Optax, and what it refuses; `test_specification.py` has all its parts."""
+"""One step: exact sums against NumPy and Optax, and refusals; `test_specification.py` combines all features."""
 
 import functools
 
@@ -57,7 +57,7 @@ def bits(state):
 
 
 class Line(Task):
-    """y = x w, whose gradients can be written down."""
+    """y = x w, whose gradients are easy to write down."""
 
     def __init__(self, *, rng, optimizer):
         super().__init__()
@@ -129,7 +129,7 @@ def test_step_that_is_not_finite_writes_nothing(line):
 
 
 class Pair(Task):
-    """Two networks: a Compute whose output both updates read, an update every third step, outputs handed on."""
+    """Two networks: a Compute whose output both updates read, an update every third step, outputs for later phases."""
 
     def __init__(self, *, rng, optimizer):
         super().__init__()
@@ -202,7 +202,7 @@ def test_accumulate_gradients_equals_numpy():
 
 
 class Rowless(Module):
-    """Asks for more rows than it sees."""
+    """Asks for more rows than it gets."""
 
     def loss(self, batch, rng):
         return Loss(tf.reduce_sum(rng.rows.normal(ROWS, 2), 1))
@@ -262,7 +262,7 @@ def test_untrained_state_moves_with_the_phase_that_trains_its_module_alone():
     take(step, 2, values)
     x = values["x"].numpy()
     np.testing.assert_allclose(norm.moving_mean, x.mean(0), atol=1e-6)
-    # The vector is refreshed from the kernel as the update left it.
+    # The vector is refreshed from the kernel after the update.
     kernel = task.critic.linear.layer.w.numpy()
     expected = kernel.T @ (kernel @ at_first)
     np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=1e-4)

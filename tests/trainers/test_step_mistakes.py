@@ -59,7 +59,7 @@ STEP_MISTAKES = {
 
 
 def users_module(**parts):
-    """Returns the module that a user would have written, not registered with gin."""
+    """Returns a module as a user would write it, not registered with gin."""
     module = types.ModuleType("mine")
     text = TASK.format(**{**PARTS, **parts}).replace("@gin.configurable\n", "")
     exec(compile(text, "mine.py", "exec"), module.__dict__)
@@ -67,7 +67,7 @@ def users_module(**parts):
 
 
 def check(tmp_path, capsys, module, exit_code, says, *, count=20):
-    """Trains; the error is one paragraph with this exit code."""
+    """Trains; asserts one paragraph of error with this exit code."""
 
     def make_and_train():
         task = functools.partial(module.Mine, optimizer=sgd(0.01))
@@ -100,7 +100,7 @@ def test_command_ends_by_a_mistake_in_a_step_function(tmp_path):
 
 
 def test_loss_that_overflows_late_keeps_the_last_checkpoint(tmp_path):
-    # Plain gradient descent with much too high a rate: the loss overflows after a few steps.
+    # Plain gradient descent with far too high a rate: the loss overflows after a few steps.
     flag = write_task(tmp_path)
     flags = (flag, "--gin_param=sgd.learning_rate = 50.0", "--gin_param=Trainer.checkpoint_every = 10")
     text = refused(*flags, cwd=tmp_path, exit_code=3, says=["`net`", "not finite"])

@@ -44,7 +44,7 @@ def write(folder, *changes, name="own"):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Returns the workdir of a run that nothing has stopped."""
+    """Returns the workdir of an undisturbed run."""
     folder = tmp_path_factory.mktemp("streams")
     write(folder)
     passed("--gin_file=own.gin", "--workdir=whole", cwd=folder)

@@ -18,7 +18,7 @@ ARRAYS = {key: x.numpy() for key, x in PLAIN.gather(tf.range(len(PLAIN), dtype=t
 
 
 def shuffled_digits(seed, epoch, count=300):
-    """Yields so few examples that a run comes to the fifth epoch."""
+    """Yields so few examples that a run reaches the fifth epoch."""
     for i in np.random.RandomState([seed, epoch]).permutation(count):
         yield {key: x[i] for key, x in ARRAYS.items()}
 
@@ -29,7 +29,7 @@ def as_dataset(seed, epoch):
 
 
 class Order(Task):
-    """Keeps a mean of images that depends on which step had which."""
+    """Keeps a mean of images that depends on their order in the steps."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -155,7 +155,7 @@ def test_stream_that_is_not_replayed_resumes_with_a_new_epoch(step_20, tmp_path,
     assert newest(trainer).examples == 1280
     kept = newest(trainer).extra["stream"]
     assert (kept["first_epoch"], kept["began_at"]) == (began, 640)
-    # The rest does repeat: from there on it can be replayed, without what came before.
+    # The rest does repeat: from there on it can be replayed, without the earlier part.
     trainer = make(tmp_path, "run", source=Stream(live), steps=60, log_every=None)
     trainer.state.restore(newest(trainer))
     made.clear()

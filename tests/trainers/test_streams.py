@@ -1,4 +1,4 @@
-"""A command continues whatever happens to its streams, writes to no wrong file, and imports what it needs alone."""
+"""A command with closed or full standard streams continues, and writes to no wrong file; its imports."""
 
 import gc
 import json
@@ -79,7 +79,7 @@ class Peek(Hook):
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory):
-    """Returns the folder of a run whose process has no streams, and whose network convolutions and dropout."""
+    """Returns the folder of a run whose process has no streams, with convolutions and dropout in its network."""
     folder = tmp_path_factory.mktemp("closed")
     (folder / "peek.py").write_text(PEEK)
     bound = ["import peek", "Trainer.hooks = [@Peek()]", "Peek.every = 2", "ConvNetClassifier.channels = [2]"]

@@ -1,4 +1,4 @@
-"""`--mode=summary`: each variable, who trains it, and where it lives."""
+"""`--mode=summary`: each variable, the phase that trains it, and its place."""
 
 from collections import Counter
 

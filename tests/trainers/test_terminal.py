@@ -14,7 +14,7 @@ FLAGS = (
     "--gin_param=Trainer.log_every = 20",
     "--gin_param=Trainer.evaluate_every = 40",
 )
-# A bar is drawn once a second: here once before the first line and once behind it.
+# A bar is drawn once a second: here once before the first line and once after it.
 SLOWLY = """
 import os, time
 import gin
@@ -37,7 +37,7 @@ def read_all(terminal: int) -> str:
     while True:
         try:
             part = os.read(terminal, 1 << 16)
-        except OSError:  # as Linux says that the other end is closed
+        except OSError:  # Linux reports that the other end is closed
             return b"".join(parts).decode()
         parts.append(part)
 

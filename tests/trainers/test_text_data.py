@@ -16,7 +16,7 @@ from core.task import Loss, Task, Update
 
 
 class Bigrams(Task):
-    """Guesses each token by the one before it."""
+    """Predicts each token from the one before it."""
 
     def __init__(self, *, rng, vocabulary):
         super().__init__()
@@ -52,7 +52,7 @@ def test_losses_are_the_same_on_one_device_and_two_replicas(tmp_path):
 
 @pytest.mark.long
 def test_bigrams_learn_the_entropy_given_one_symbol(tmp_path):
-    """That is H(b | a) of the chain, held out: more than its entropy, which takes two symbols."""
+    """That is H(b | a) of the chain, on held-out text: more than its entropy, which needs two symbols."""
     trainer = make(
         tmp_path, task=bigrams(9), source=markov("train", 32), eval_source=markov("test", 32),
         steps=300, global_batch_size=64, chunk_steps=50, log_every=300,

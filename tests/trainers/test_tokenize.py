@@ -184,7 +184,7 @@ def test_signal_while_byte_pairs_are_learnt_leaves_nothing(folder, monkeypatch, 
 
 
 def interrupted(folder, monkeypatch):
-    """Leaves the files of a run that was interrupted."""
+    """Makes the files of a run that was interrupted."""
     with monkeypatch.context() as patch:
         patch.setattr(TokenWriter, "finish", lambda self: self.save())
         main(WORDS)

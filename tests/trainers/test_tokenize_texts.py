@@ -1,4 +1,4 @@
-"""`python -m trainers.tokenize` and its texts: their names, separators, and changes meanwhile."""
+"""`python -m trainers.tokenize` and its texts: their names, separators, and changes during a run."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def test_file_with_two_names_is_read_once_and_outputs_never(folder, monkeypatch,
         patch.setattr(TokenWriter, "finish", lambda self: self.save())
         assert main(learns) == 0
     capfd.readouterr()
-    assert main(learns) == 0  # its own output is stored among its texts, and is none
+    assert main(learns) == 0  # its own output is stored among its texts, and isn't one
     assert re.search("(?s)going on behind.*3 files", capfd.readouterr().out)
 
 

@@ -19,7 +19,7 @@ from trainers.hooks.base import Hook
 
 
 class Steps(Hook):
-    """Notes the steps at which it is called."""
+    """Records the steps at which it is called."""
 
     def __init__(self, every):
         super().__init__(every)
@@ -71,7 +71,7 @@ def test_chunk_length_changes_no_bit(whole, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_compiled_chunks_compute_the_same(replicas, whole, tmp_path):
-    """More is in `test_same_numbers.py`, whose steps are two microbatches each."""
+    """`test_same_numbers.py` has more, with steps of two microbatches each."""
     plain, lines = whole
     compiled = make(tmp_path, steps=45, compile=True, strategy=on_virtual_cpus(replicas) if replicas > 1 else None)
     for one, other in zip(lines, train(compiled), strict=True):
@@ -79,7 +79,7 @@ def test_compiled_chunks_compute_the_same(replicas, whole, tmp_path):
         assert other[2] == pytest.approx(one[2], rel=1e-4)
     for path, variable in plain.state.variables.items():
         np.testing.assert_allclose(compiled.state.variables[path].numpy(), variable.numpy(), atol=2e-5, err_msg=path)
-    # One program for all chunks, begun and ended anywhere.
+    # One program for all chunks, whatever their begin and end.
     assert compiled.chunk.experimental_get_tracing_count() == 1
 
 

@@ -1,4 +1,4 @@
-"""A run says once which parameters of half precision its updates are too small for, and looks at no others."""
+"""A run warns once about half-precision parameters whose updates round to nothing, and checks no others."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Samples, texts, translations, reconstructions and what is served are held to the rules of a step, before they run."""
+"""Samples, texts, translations, reconstructions and served functions are checked like steps before they run."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ MUTABLE = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
 
 
 class Uses(Line):
-    """Adds what its function makes to all that it is asked for."""
+    """Adds its function's result to every output."""
 
     def __init__(self, what, *, rng=None):
         super().__init__(rng=Rng.from_seed(0))

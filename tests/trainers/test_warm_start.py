@@ -1,4 +1,4 @@
-"""A run starts from the weights of another: once, on any devices, and then it doesn't need the other."""
+"""A run starts from the weights of another: once, on any devices, and then independently of it."""
 
 import json
 import shutil
@@ -112,7 +112,7 @@ def test_checkpoint_names_its_averages(optimizer, expected, tmp_path):
 
 
 def test_fresh_optimizer_leaves_the_best_checkpoint_as_it_was_measured(tmp_path):
-    """A checkpoint that is the best by a metric of its averages mustn't get other averages."""
+    """A checkpoint that is best by a metric of its averages mustn't get other averages."""
     averaging = task_with(chain(MOMENTUM, ema(0.9)))
     trainer = with_accuracies(tmp_path, [0.9], task=averaging)
     for variable in trainer.experiment.assembly.optimizers["net"].variables.values():
@@ -254,7 +254,7 @@ def test_start_from_a_wrong_value_or_a_lost_folder_is_refused(bindings, code, me
 
 
 def test_command_restarts_the_optimizer_once(linear, tmp_path):
-    """It does so once if it is killed and repeated; the optimizer may be another."""
+    """It does so once even if it is killed and repeated; the optimizer may differ."""
     longer = (*SHORT, "--gin_param=Trainer.steps = 40", "--gin_param=Trainer.checkpoint_every = 10")
     new = ("--gin_param=sgd.momentum = 0.0", "--allow_config_change", "--restart_optimizer")
     shutil.copytree(linear, tmp_path / "whole")

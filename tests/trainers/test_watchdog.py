@@ -71,7 +71,7 @@ def test_set_up_that_hangs_ends_the_start_with_6(tmp_path):
 
 
 class Ticks:
-    """A clock that a test moves, and the pauses of the thread that looks at it: one `look` at a time."""
+    """A clock that a test moves, and the pauses of the watching thread: one `look` at a time."""
 
     def __init__(self):
         self.now, self.found = 0.0, []
@@ -111,7 +111,7 @@ class Ticks:
         assert self.found == []
 
     def hangs_within(self, seconds):
-        """Returns the section that the watchdog finds to hang."""
+        """Returns the section that the watchdog reports as hung."""
         for _ in range(int(seconds // 10)):
             assert self.looked.acquire(timeout=60)
             self.now += 10.0
@@ -139,7 +139,7 @@ def test_deadline_is_put_off_by_life_or_a_stopped_process_alone():
 
 
 def passes(ticks, section, what, seconds):
-    """Has a section be silent for so long, and come to its end."""
+    """Makes a section silent for so long, and then end."""
     ticks.dog.begin(section, what)
     ticks.is_silent_for(seconds)
     ticks.dog.begin("step", "training")
@@ -147,14 +147,14 @@ def passes(ticks, section, what, seconds):
 
 
 def test_limits_are_learnt_from_the_longest_silence_of_each_section():
-    """A time that the process was stopped isn't learnt, and each hook has a limit of its own."""
+    """A time that the process was stopped isn't learnt, and each hook has a separate limit."""
     ticks = Ticks()
     with ticks.dog.awake(Limits(50_000.0), ticks.found.append):
         passes(ticks, "evaluation", "the evaluation", 20)
         passes(ticks, "hook", "the hook `Slow`", 300)
         ticks.dog.begin("evaluation", "the evaluation")
         ticks.look(after=10_000.0)
-        passes(ticks, "evaluation", "the evaluation", LEAST["evaluation"] - 30)  # a bigger one than ever before
+        passes(ticks, "evaluation", "the evaluation", LEAST["evaluation"] - 30)  # longer than ever before
         passes(ticks, "hook", "the hook `Slow`", 2500)
         passes(ticks, "hook", "the hook `New`", 4000)
         ticks.dog.begin("evaluation", "the evaluation")
@@ -183,7 +183,7 @@ def test_given_limits_stand_and_waiting_has_the_general_limit():
 
 
 def test_writer_thread_is_watched_separately():
-    """Training goes on meanwhile; the next checkpoint is another."""
+    """Training continues meanwhile; the next checkpoint is another."""
     ticks, saves = Ticks(), SimpleNamespace(under_way=None)
     with ticks.dog.awake(Limits(3000.0, {"save": 500.0}), ticks.found.append, beside=[signs_of_writer(saves)]):
         for _ in range(3):

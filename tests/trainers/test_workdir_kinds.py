@@ -1,4 +1,4 @@
-"""Workdirs that aren't as they should be: leftovers, foreign files, pipes, folders that go."""
+"""Workdirs in unusual states: leftovers, foreign files, pipes, folders that vanish."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_a_foreign_result_is_none(workdir, content):
 
 
 class Remove(Hook):
-    """Takes the workdir away, or puts another in its place."""
+    """Removes the workdir, or replaces it."""
 
     def __init__(self, every, again):
         super().__init__(every)

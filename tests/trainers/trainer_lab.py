@@ -22,7 +22,7 @@ from trainers.workdir import Workdir
 
 
 class Small(Line):
-    """Fits points through dropout, by a rule with slots: what a step draws and all that is saved counts."""
+    """Fits points through dropout, with an optimizer that has slots: random draws and all saved state matter."""
 
     optimizer = sgd(0.1, momentum=0.9)
 
@@ -66,7 +66,7 @@ def make(tmp_path, name="run", *, task=Small, source=POINTS, strategy=None, pree
 
 
 def newest(trainer, **choice):
-    """The newest checkpoint, once it is written, which mustn't be damaged."""
+    """Returns the newest checkpoint, once it is written; it mustn't be damaged."""
     trainer.settle()
     return checkpoint.newest(trainer.workdir.checkpoints, warn=pytest.fail, **choice)
 
@@ -76,7 +76,7 @@ def hashes(trainer):
 
 
 class Lines:
-    """A writer that remembers."""
+    """A writer that records its lines."""
 
     def __init__(self):
         self.lines = []
@@ -108,14 +108,14 @@ class Untrained:
         return lambda stacked, place: None
 
     def begin(self, run, stacked):
-        """Calls nothing."""
+        """Does nothing."""
 
     def tell(self, telemetry, seconds):
-        """Has nothing to tell."""
+        """Returns no values."""
 
 
 def idle(trainer):
-    """Has a trainer train nothing and read nothing, where only the loop counts; returns it."""
+    """Makes a trainer train nothing and read nothing, for tests of the loop alone; returns it."""
     trainer.programs = Untrained(trainer.experiment)
     trainer.input.chunks_from = lambda *_, **__: Chunks(itertools.repeat(None))
     return trainer

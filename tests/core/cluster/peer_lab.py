@@ -17,11 +17,11 @@ import pytest
 
 from core.cluster.handshake import proof
 
-LONG = 60.0  # seconds after which a test would hang; none is meant to take a part of it
+LONG = 60.0  # seconds after which a test counts as hung; none should take a fraction of it
 
 
 class Worker:
-    """A process and what it has said."""
+    """A process and its output."""
 
     def __init__(self, workers: Sequence[str], index: int, **order: object):
         order = {"about": {"configuration": "abc"}, "deadline": LONG, "timeout": LONG, "token": "", **order}
@@ -49,7 +49,7 @@ class Worker:
                 self.events.put(json.loads(line))
 
     def expect(self, event: str, *, within: float = LONG) -> str:
-        """The next thing that it says is this; what belongs to it."""
+        """Asserts the word of the next message; returns its content."""
         try:
             found, text = self.events.get(timeout=within)
         except queue.Empty:
@@ -82,7 +82,7 @@ class Worker:
 
 
 def addresses(count: int) -> list[str]:
-    """Of this machine, and free."""
+    """Returns free addresses of this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -113,7 +113,7 @@ def connected(address: str) -> socket.socket:
 
 
 def hear(connection: socket.socket) -> dict:
-    """The next message that comes."""
+    """Returns the next message."""
     head = connection.recv(8, socket.MSG_WAITALL)
     assert head[:4] == b"TAPE", head
     return json.loads(connection.recv(struct.unpack("!I", head[4:])[0], socket.MSG_WAITALL))

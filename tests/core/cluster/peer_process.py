@@ -1,6 +1,6 @@
-"""One worker as a process, for `test_heartbeat.py`: does as it is told on stdin, says on stdout what comes of it.
+"""One worker process for `test_heartbeat.py`: follows commands on stdin, and reports results on stdout.
 
-To start in a moment it asks for nothing that is installed (`-S`), until TensorFlow is wanted.
+To start quickly it imports no installed package (`-S`) until TensorFlow is needed.
 
 python peer_process.py '{"workers": ["127.0.0.1:4321"], "index": 0, "about": {}, "deadline": 5, "timeout": 2}'
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 sys.path[0] = str(CHECKOUT)
-package = types.ModuleType("core.cluster")  # without what it imports: workers meet before TensorFlow is there
+package = types.ModuleType("core.cluster")  # without its imports: workers meet before TensorFlow is there
 package.__path__ = [str(CHECKOUT / "core" / "cluster")]
 sys.modules["core.cluster"] = package
 
@@ -24,7 +24,7 @@ from core.errors import TapeloopError  # noqa: E402
 
 
 def say(event: str, text: str | None = None) -> None:
-    # In one piece: two threads may speak at once.
+    # In one piece: two threads may write at once.
     sys.stdout.write(json.dumps([event, text]) + "\n")
     sys.stdout.flush()
 
@@ -74,7 +74,7 @@ def listen(cluster: Cluster) -> None:
 
 
 def train(cluster: Cluster) -> str:
-    """TensorFlow's own meeting, on the same addresses, and a sum over all workers."""
+    """Runs TensorFlow's own rendezvous on the same addresses, and a sum over all workers."""
     site.main()
     sys.modules["keras"] = None
     import tensorflow as tf

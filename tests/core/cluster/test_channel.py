@@ -1,4 +1,4 @@
-"""Channels carry messages between two ends of a connection; one to a lost worker is broken off from this end."""
+"""Channels carry messages over a connection; this end can break off one to a lost worker."""
 
 import fcntl
 import os
@@ -10,12 +10,12 @@ import pytest
 from core.cluster.channel import Channel
 from core.cluster.port_check import hang_up
 
-LATER = 1100  # a number that a file has in a process of many; `select.select` knows numbers up to 1,023
+LATER = 1100  # a high file number, as in a process with many files; `select.select` handles numbers up to 1,023
 
 
 @pytest.fixture
 def many_files():
-    """Allows this process as many files as the system lets it have."""
+    """Raises this process's limit of files to the system's maximum."""
     few, many = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (many, many))
     yield
@@ -42,12 +42,12 @@ def test_connection_to_one_address_is_broken_off_and_no_other(mapped):
             _, port = server.getsockname()
             ours = socket.socket(socket.AF_INET6 if mapped else socket.AF_INET)
             ours.connect(("::ffff:127.0.0.1" if mapped else "127.0.0.1", port))
-            ours.detach()  # nobody in Python knows of it any more
+            ours.detach()  # no longer referenced in Python
         theirs, others = lost.accept()[0], other.accept()[0]
         with theirs, others, open(__file__):
             before = len(os.listdir("/dev/fd"))
             hang_up(f"localhost:{lost.getsockname()[1]}")
-            assert len(os.listdir("/dev/fd")) == before  # copies of what is no connection are closed, too
+            assert len(os.listdir("/dev/fd")) == before  # copies of a closed connection are closed, too
             assert theirs.recv(1) == b""
             others.settimeout(0.1)
             with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""`TF_CONFIG` and Slurm's variables say which worker a process is; wrong ones are refused by name."""
+"""`TF_CONFIG` and Slurm's variables identify a worker; errors name wrong ones."""
 
 import json
 import os
@@ -203,7 +203,7 @@ def test_nothing_waits_for_tensorflow():
 
 
 def step(**changes):
-    """What Slurm sets for rank 2 of three tasks, on n9 and, twice, on n10."""
+    """Returns Slurm's variables for rank 2 of three tasks, on n9 and, twice, on n10."""
     variables = {
         "SLURM_JOB_ID": "20007",
         "SLURM_NTASKS": "3",
@@ -219,7 +219,7 @@ def step(**changes):
 
 
 def test_slurm_s_tasks_are_the_workers_and_each_is_where_it_runs():
-    # The host and the place on it of each rank, as Slurm deals them out by default and in turn over the hosts.
+    # Host and local index of each rank, in Slurm's default order and cyclically over the hosts.
     block = [("n9", "0"), ("n10", "0"), ("n10", "1")]
     cyclic = [("n10", "0"), ("n9", "0"), ("n10", "1")]
     for distribution in (block, cyclic):

@@ -74,7 +74,7 @@ def test_all_stopped_and_continued_together_are_no_loss(start):
 
 
 def test_each_knows_who_does_something_else_than_it(start):
-    """The chief hears everybody; the others hear of each other by the chief."""
+    """The chief hears from all workers; the others learn of each other from the chief."""
     workers = met(3, start)
 
     def elsewhere(asker):

@@ -1,4 +1,4 @@
-"""Errors of TensorFlow in a worker are attributed to a lost peer, or stay as they are."""
+"""TensorFlow errors in a worker are attributed to a lost peer, or stay unchanged."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Where other people are at work, no worker opens its port to them without consent."""
+"""On a machine with other users, no worker opens its port to them without consent."""
 
 import os
 import pwd
@@ -30,7 +30,7 @@ def account(uid):
 
 @pytest.fixture
 def at_work(monkeypatch):
-    """Has processes of these users run, of whom this one is bob."""
+    """Makes processes of these users run; this process is bob's."""
 
     def at_work(*users):
         monkeypatch.setattr(other_users, "_users", lambda: set(users))
@@ -48,7 +48,7 @@ def at_work(monkeypatch):
         ([0, 1002], []),
         ([0, 101, 1001, 1002], []),  # services
         ([0, 1000, 1002], ["alice"]),
-        ([100_123, 1002], []),  # a container's, who has no name here
+        ([100_123, 1002], []),  # a container's user, without a name here
     ],
 )
 def test_people_are_other_users_who_can_log_in(users, found, at_work):

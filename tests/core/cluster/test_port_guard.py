@@ -21,7 +21,7 @@ def of(*texts):
 
 @pytest.fixture
 def guards_work():
-    """Whether this machine lets guards hold; what it says otherwise stands in the test's output."""
+    """Tells whether this machine allows port guards; if not, the test prints the reason."""
     try:
         port_guard.prove_guards()
     except OSError as error:
@@ -54,7 +54,7 @@ def test_a_guarded_port_is_reached_where_the_cluster_names_it_and_nowhere_else(g
         number = trial.getsockname()[1]
     others = [address for address in local_addresses() if not address.is_loopback]
     print(f"from other addresses of this machine: {', '.join(map(str, others)) or 'none, it has but loopback'}")
-    monkeypatch.setenv("TF_GRPC_REUSE_PORT", "0")  # which is put back after the test
+    monkeypatch.setenv("TF_GRPC_REUSE_PORT", "0")  # which the test restores at its end
     with contextlib.ExitStack() as stack:
         for guard in port_guard.fence(Cluster((f"127.0.0.1:{number}",), 0)):
             stack.enter_context(guard)
@@ -103,7 +103,7 @@ NAMES = {
         (["127.0.0.1:1"], ["127.0.0.1"]),
         (["both:1"], ["127.0.1.1", "127.0.0.3"]),
         (["one:1", "one:2"], ["127.0.1.1"]),
-        (["one:1", "far:2"], []),  # a machine that takes its own name for loopback, which others don't
+        (["one:1", "far:2"], []),  # a machine that resolves its own name to loopback, which others don't
         (["one:1", "nobody:2"], []),
         (["gate:1", "far:2"], []),
         (["nobody:1"], []),

@@ -54,7 +54,7 @@ def test_a_missing_worker_is_named_by_all_when_the_chief_has_waited_long_enough(
     workers = addresses(3)
     chief = start(workers, 0, deadline=4.0, token="secret")
     connected(workers[0]).close()
-    hasty = start(workers, 1, deadline=1.5, token="secret")  # it has seen that there is a chief
+    hasty = start(workers, 1, deadline=1.5, token="secret")  # it has reached the chief
     for worker in (chief, hasty):
         said = worker.expect("PeerLostError")
         assert f"worker 2 ({workers[2]}) didn't come within 4 s" in said
@@ -161,7 +161,7 @@ def test_a_stranger_who_talks_nonsense_is_shown_out_and_disturbs_nobody(start):
         with connected(workers[0]) as stranger:
             if isinstance(nonsense, bytes):
                 stranger.sendall(nonsense)
-            else:  # with all the politeness of a worker
+            else:  # with all the courtesy of a worker
                 introduce(stranger, nonsense)
             assert is_shown_out(stranger), nonsense
         assert chief.says_nothing(), nonsense
@@ -209,7 +209,7 @@ def test_the_port_can_be_listened_at_again_while_the_connections_stay_open(start
 
 @pytest.mark.long
 def test_tensorflow_takes_over_the_addresses_while_the_connections_stay_open(start):
-    """Every launch of several workers does so too (`tests/launch`)."""
+    """Every launch of several workers does the same (`tests/launch`)."""
     workers = met(2, start)
     for worker in workers:
         worker.tell("train")

@@ -27,18 +27,18 @@ SHORT = 0.4  # seconds of a silence that some test has to wait for
 
 
 class KilledError(Exception):
-    """Ends one who serves as a signal would."""
+    """Ends a server as a signal would."""
 
 
 class Lab:
-    """Those who serve, in threads, and a chief for them."""
+    """Servers in threads, and a chief for them."""
 
     def __init__(self, pool):
         self.places, self._pool = tuple(addresses(len(JOBS))), pool
         self.stop, self.kill = ({i: threading.Event() for i in range(len(JOBS))} for _ in range(2))
 
     def serve(self, index, *, places=None, about="2", token=SECRET, timeout=LONG, deadline=LONG):
-        """Starts one who serves; its future says whether it was dismissed."""
+        """Starts a server; its future says whether it was dismissed."""
 
         def told_to_stop():
             if self.kill[index].is_set():
@@ -67,7 +67,7 @@ class Lab:
 
 @pytest.fixture
 def lab(monkeypatch):
-    monkeypatch.setattr(server_process, "ANSWER_SECONDS", SHORT)  # as if the chief's process ended soon after its crew
+    monkeypatch.setattr(server_process, "ANSWER_SECONDS", SHORT)  # as if the chief ended soon after its servers
     with ThreadPoolExecutor(8) as pool:
         made = Lab(pool)
         yield made
@@ -77,7 +77,7 @@ def lab(monkeypatch):
 
 @pytest.fixture
 def met(lab):
-    """A crew, and the futures of who serves it."""
+    """Returns a server pool, and the futures of its servers."""
     ends = lab.serve_all()
     crew = lab.meet()
     yield crew, ends
@@ -211,7 +211,7 @@ def test_without_any_worker_the_run_is_over_after_the_deadline(lab):
 
 
 def test_silent_worker_is_lost(lab, capsys):
-    """The worker answers and then says nothing, as one that is stopped."""
+    """The worker answers and then says nothing, like a stopped process."""
     ends = {index: lab.serve(index) for index in (PS, OTHER)}
     silent = lab._pool.submit(
         Duty.awaited, ServedCluster(lab.places, WORKER, JOBS), about={"tensorflow": "2"}, deadline=LONG, token=SECRET

@@ -1,4 +1,4 @@
-"""Strangers at the workers' rendezvous can't stop, delay or end a run, nor write on a terminal."""
+"""Strangers at the workers' rendezvous can't stop, delay or end a run, or write to a terminal."""
 
 import contextlib
 import json
@@ -78,7 +78,7 @@ def test_a_crowd_of_silent_strangers_fills_nothing_and_locks_nobody_out(start):
         other.expect("met")
         chief.expect("met")
         open_files = len(os.listdir(f"/proc/{chief.process.pid}/fd"))
-        assert open_files < 20  # the strangers are gone with the meeting
+        assert open_files < 20  # the strangers are gone with the rendezvous
 
 
 def test_no_more_strangers_are_in_at_a_time_than_there_is_room_for(monkeypatch):
@@ -120,7 +120,7 @@ def test_a_worker_without_the_token_is_named_as_a_reason_when_the_chief_gives_up
 
 
 class Impostor:
-    """Listens where a chief should, and says what it is told to everyone who comes: first politely, if it can."""
+    """Listens in the chief's place, and sends its lines to every peer: first politely, if it can."""
 
     def __init__(self, *, token: str | None, says: list[object], again: object = None, closes: bool = False):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -173,7 +173,7 @@ KINDS = {
 
 
 class Clock:
-    """Time for a worker that waits: it passes while the worker sleeps."""
+    """A waiting worker's clock: time passes while the worker sleeps."""
 
     def __init__(self):
         self.now = 0.0
@@ -274,7 +274,7 @@ HARMLESS = [
     ],
 )
 def test_a_worker_that_talks_nonsense_later_ends_nobody_s_watch(start, says, lost):
-    """The words come from a process that was let in, and the chief still hears that its connection closes."""
+    """The message comes from an admitted process, and the chief still notices that its connection closes."""
     workers = addresses(2)
     chief: Worker = start(workers, 0, token=SECRET)
     with connected(workers[0]) as other:

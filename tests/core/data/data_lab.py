@@ -1,4 +1,4 @@
-"""What the tests of sources read: examples that are their own numbers, and folders of images."""
+"""Examples for the tests of sources: ones that equal their own numbers, and folders of images."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,12 +11,12 @@ SMOOTH = tf.image.resize(RANDOM.rand(1, 4, 4, 3), [64, 64]).numpy()[0]  # which 
 
 
 def ids(size):
-    """A source whose examples are their own numbers."""
+    """Returns a source whose examples are their own numbers."""
     return ArraySource({"id": np.arange(size)}, name="ids")
 
 
 def sequences(lengths, longest=None, **more):
-    """Example i is 1000 i, 1000 i + 1, ..., and -1 beyond its length."""
+    """Returns sequences: example i is 1000 i, 1000 i + 1, ..., and -1 beyond its length."""
     lengths, places = np.asarray(lengths), np.arange(longest or max(lengths))
     words = np.where(places < lengths[:, None], 1000 * np.arange(len(lengths))[:, None] + places, -1)
     arrays = {"words": words, "pair": np.stack([words, -words], -1) * 0.5, "label": np.arange(len(lengths)), **more}
@@ -36,12 +36,12 @@ def jpeg(path, pixels, **kwargs):
 
 
 def level(value, size=4):
-    """An image of one grey, by which it is known again."""
+    """Returns an image of one grey level, which identifies it."""
     return np.full([size, size, 3], value, np.uint8)
 
 
 def domains(root, num_a, num_b, split="train"):
-    """Images of A with levels from 0 on, of B with levels from 100 on."""
+    """Writes images of A with levels from 0 on, of B with levels from 100 on."""
     for domain, count, first in (("A", num_a, 0), ("B", num_b, 100)):
         for i in range(count):
             png(root / f"{split}{domain}" / f"{i:03d}.png", level(first + i))

@@ -1,4 +1,4 @@
-"""Sources of arrays and `.npz` files: what comes out, and what is refused."""
+"""Sources of arrays and `.npz` files: their examples, and the input that they refuse."""
 
 import zipfile
 

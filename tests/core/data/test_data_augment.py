@@ -1,4 +1,4 @@
-"""Cutting and mirroring: what comes out is in the image, all places are as likely, and rows follow the global batch."""
+"""Cropping and mirroring: parts of the image, all equally likely; rows follow the global batch."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ RNG = Rng.from_seed(0)
 
 
 def numbered(rows, height, width):
-    """Images whose pixels say where they are: row of the batch, y and x."""
+    """Returns images whose pixels encode their place: row of the batch, y and x."""
     return tf.constant(np.stack(np.indices([rows, height, width]), -1), tf.float32)
 
 
 def squares(crops):
-    """Top, left and whether it is mirrored, of each; and the proof that it is one piece of its own image."""
+    """Returns top, left and mirroring of each; asserts that it is one piece of its own image."""
     crops = crops.numpy().astype(int)
     size = crops.shape[1]
     found = []

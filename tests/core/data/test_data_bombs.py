@@ -1,4 +1,4 @@
-"""Files that claim more than they hold, hold more than they claim, or never end: refused before memory is filled."""
+"""Files that claim more than they hold, hold more than they claim, or never end are refused before memory fills."""
 
 import gzip
 import io
@@ -29,7 +29,7 @@ def idx_header(*shape):
 
 
 def gzip_of(head, mebibytes):
-    """The gzip file of `head` and so many MiB of zeros, of which a thousandth is left."""
+    """Returns a gzip file of `head` and so many MiB of zeros, compressed to a thousandth."""
     content = io.BytesIO()
     with gzip.GzipFile(fileobj=content, mode="wb", mtime=0) as file:
         file.write(head)
@@ -39,7 +39,7 @@ def gzip_of(head, mebibytes):
 
 
 def refused(call, message):
-    """Expects a `DataError` that says so, and that Python allocated little on the way to it."""
+    """Expects a `DataError` with this text, and little memory allocated in Python before it."""
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=message) as error:
@@ -116,7 +116,7 @@ def test_data_larger_than_memory_is_refused(tmp_path, monkeypatch):
 
 
 def npy(shape, kind="<f8", body=b""):
-    """An array's file with this shape in its header, whatever follows."""
+    """Returns an array file with this shape in its header, whatever follows."""
     text = repr({"descr": kind, "fortran_order": False, "shape": shape}).encode() + b"\n"
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + body
 
@@ -140,7 +140,7 @@ def test_a_header_of_a_version_that_numbers_do_not_need_is_refused_unread(tmp_pa
 
 
 def patched(path, offset_there, offset_here, value):
-    """Writes `value` into both of a zip's headers of its one member: the directory's, and the one before the data."""
+    """Writes `value` into both headers of a zip's one member: the directory's, and the local one."""
     content = bytearray(path.read_bytes())
     there = content.index(b"PK\1\2")
     content[there + offset_there : there + offset_there + len(value)] = value

@@ -1,4 +1,4 @@
-"""Files of text: which there are, the documents in them, and the same tokens however they are read."""
+"""Files of text: their selection, their documents, and the same tokens for every way of reading."""
 
 import io
 import os
@@ -24,7 +24,7 @@ def lay(root, files):
 
 
 def documents(parts):
-    """The documents that pieces make."""
+    """Joins pieces into documents."""
     made = []
     for piece in parts:
         if piece.begins_document:
@@ -45,7 +45,7 @@ def test_documents_are_what_stands_between_separators(letters, piece_size):
         assert documents(alone) == ([text] if text else [])
         assert sum(piece.ends_document for piece in parts) == len(documents(parts))
         assert all(len(piece.text) <= piece_size for piece in parts)
-        # Who goes on at any piece gets the same ones.
+        # Resuming at any piece gives the same ones.
         for i, piece in enumerate(parts):
             rest = pieces(io.BytesIO(text), separator=b"<||>", offset=piece.next_offset, inside=not piece.ends_document)
             assert list(rest) == parts[i + 1 :]

@@ -1,4 +1,4 @@
-"""Tables as text: what numbers and words become, and what is refused by the name of its file, with the line."""
+"""Tables as text: conversion of numbers and words; errors name the file and the line."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_missing_values_are_filled_in(table):
 def test_many_files_are_one_table_in_the_order_of_their_names(table, tmp_path):
     table("a,b\n3,0.5\n", name="2.csv")
     table("a,b\n1,2\n", name="1.csv")
-    check(csv(str(tmp_path / "*.csv")), a=[1, 3], b=[2.0, 0.5])  # a column is whole where it is so in all files
+    check(csv(str(tmp_path / "*.csv")), a=[1, 3], b=[2.0, 0.5])  # a column is of integers only if it is in all files
 
 
 def test_a_long_table_is_read_in_pieces(table):

@@ -1,4 +1,4 @@
-"""The domains made of the digits: the rule recomputed point by point, and pairs that training never sees."""
+"""Domains made of the digits: the mapping recomputed pixel by pixel, and held-out pairs."""
 
 import sys
 
@@ -27,12 +27,12 @@ def unpaired():
 
 
 def rows(images):
-    """Images as bytes, by which they are found again."""
+    """Returns images as bytes, to search for them."""
     return [image.tobytes() for image in images]
 
 
 def levels(images):
-    """Back from [-1, 1] to bytes."""
+    """Maps [-1, 1] back to bytes."""
     return np.round((images + 1.0) * 127.5).astype(np.uint8)
 
 
@@ -44,7 +44,7 @@ def test_pairs_are_the_digits_of_their_split_in_order(paired, split, size):
     assert source.spec == {"a": image, "b": image, "label": tf.TensorSpec([], tf.int32)}
     small, found = examples(digits(split)), paired[split]
     np.testing.assert_array_equal(found["label"], small["label"])
-    # TensorFlow's bilinear resizing is the peer; half a level is what storing bytes costs.
+    # TensorFlow's bilinear resizing is the peer; rounding to bytes costs half a level.
     large = tf.image.resize(small["image"], [32, 32]).numpy() * 2.0 - 1.0
     np.testing.assert_allclose(found["a"], large.repeat(3, -1), atol=1.01 / 255)
     for feature in ("a", "b"):
@@ -103,7 +103,7 @@ def test_halves_hold_each_class_equally_often(unpaired):
     assert len(unpaired["a"]) == in_a
     classes = [np.bincount(unpaired[label], minlength=10) for label in ("label", "label_b")]
     assert abs(classes[0] - classes[1]).max() <= 10
-    assert (unpaired["label"] == unpaired["label_b"]).mean() < 0.2  # by chance a tenth
+    assert (unpaired["label"] == unpaired["label_b"]).mean() < 0.2  # a tenth by chance
 
 
 def test_no_test_digit_is_trained_on(paired):

@@ -1,4 +1,4 @@
-"""The embedded digits: the file, and the split that anybody can recompute from the labels."""
+"""The embedded digits: the file, and a split that the labels determine."""
 
 import math
 from fractions import Fraction

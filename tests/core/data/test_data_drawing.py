@@ -1,4 +1,4 @@
-"""Drawing by class, by weight and from several sources: shares are exact, and nothing comes twice before all came."""
+"""Sampling by class, by weight and from several sources: shares are exact, and nothing repeats before a full pass."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ def labelled(counts):
 
 
 def permutations(sizes, epochs):
-    """Permutations of these sizes, all asked for at once: a row an epoch."""
+    """Returns permutations of these sizes, all requested at once: one row per epoch."""
     place = np.concatenate([np.tile(np.arange(size), epochs) for size in sizes])
     epoch = np.concatenate([np.repeat(np.arange(epochs), size) for size in sizes])
     size = np.concatenate([np.full(size * epochs, size) for size in sizes])
@@ -100,7 +100,7 @@ def test_examples_come_as_often_as_their_weights_say(weights):
     counts = np.stack([np.bincount(epoch, minlength=size) for epoch in by_epoch])
     assert np.all(counts >= np.floor(shares * size - 1e-9))
     assert np.all(counts <= np.ceil(shares * size + 1e-9))
-    assert np.abs(counts.sum(0) - shares * size * epochs).max() < 5  # the golden ratio: some few, however many epochs
+    assert np.abs(counts.sum(0) - shares * size * epochs).max() < 5  # the golden ratio: a few, however many epochs
     np.testing.assert_array_equal(counts[:, np.array(weights) == 0], 0)
 
 

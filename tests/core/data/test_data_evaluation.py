@@ -1,4 +1,4 @@
-"""Chunks for evaluation count each example once, in order, on any replicas; elements are described before they come."""
+"""Evaluation chunks count each example once, in order, on any replicas; element specs are known beforehand."""
 
 import numpy as np
 import pytest

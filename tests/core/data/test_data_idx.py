@@ -1,4 +1,4 @@
-"""MNIST's IDX files: read plain and gzipped, and every malformation named."""
+"""MNIST's IDX files: plain and gzipped, with an error for every malformation."""
 
 import gzip
 import struct
@@ -18,12 +18,12 @@ LABELS = RANDOM.randint(0, 10, [12]).astype(np.uint8)
 
 
 def idx(values, kind=8):
-    """The bytes of an IDX file, as its authors describe them."""
+    """Returns the bytes of an IDX file, as its authors describe them."""
     return struct.pack(">HBB", 0, kind, values.ndim) + struct.pack(f">{values.ndim}i", *values.shape) + values.tobytes()
 
 
 def write(folder, suffix=""):
-    """Twelve digits to train on and, the same in another order, to test with."""
+    """Writes twelve digits for training and the same in another order for tests."""
     for name, values in zip(NAMES, (IMAGES, LABELS, IMAGES[::-1], LABELS[::-1]), strict=True):
         content = idx(np.ascontiguousarray(values))
         (folder / (name + suffix)).write_bytes(gzip.compress(content, mtime=0) if suffix else content)

@@ -1,4 +1,4 @@
-"""Folders of images: what is read, in which order, with which labels, and what is refused by the name of its file."""
+"""Folders of images: selection, order and labels; errors name the file."""
 
 import struct
 import zlib
@@ -23,12 +23,12 @@ from core.errors import ConfigurationError, DataError
 
 
 def levels(images):
-    """The grey of each image, back from [-1, 1]."""
+    """Returns the grey level of each image, mapped back from [-1, 1]."""
     return np.round((images[..., 0, 0, 0] + 1.0) * 127.5).astype(int)
 
 
 def raw_png(width, height, depth, kind, rows, *extra):
-    """A PNG as its specification writes it, for what TensorFlow can't write."""
+    """Returns a PNG written from its specification, for types that TensorFlow can't write."""
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)), *extra]
     chunks += [(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))), (b"IEND", b"")]
     parts = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
@@ -43,7 +43,7 @@ def test_pixels_come_out_from_zero_to_one_at_their_places(tmp_path):
 
 
 def test_images_of_the_right_size_are_left_as_they_are_to_the_bit(tmp_path):
-    """One that has another size has all of them squeezed or stretched, which those of the right size don't feel."""
+    """An image of another size makes the source resize all of them; those of the right size stay the same."""
     jpeg(tmp_path / "a.jpg", NOISE)
     png(tmp_path / "b.png", NOISE)
     fitting = everything(image_folder(str(tmp_path), size=8))["image"]
@@ -75,7 +75,7 @@ def test_jpeg_and_png_of_any_case_are_read_by_name_and_other_files_left_alone(tm
     jpeg(tmp_path / "b.JPG", smooth)
     jpeg(tmp_path / "c.jpeg", smooth, progressive=True)
     png(tmp_path / "a.PNG", smooth)
-    png(tmp_path / "d.jpg", smooth)  # what a file holds counts, not what its name says
+    png(tmp_path / "d.jpg", smooth)  # the content counts, not the file's suffix
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "._a.png").write_bytes(b"what a file manager leaves behind")
     (tmp_path / "folder.png").mkdir()
@@ -124,7 +124,7 @@ def test_tiny_huge_and_narrow_images_come_out_at_the_same_size(tmp_path):
     png(tmp_path / "c_huge.png", checks.astype(np.uint8).repeat(3, -1))
     images = everything(image_folder(str(tmp_path), size=32))["image"]
     assert images.shape == (3, 32, 32, 3)
-    # Shrinking takes means, also of the finest pattern: a point for a point would keep its black and white.
+    # Shrinking averages even the finest pattern: sampling single pixels would keep its black and white.
     for image, value in zip(images, [50, 100, 100], strict=True):
         np.testing.assert_allclose(image, value / 255.0, atol=0.01)
 
@@ -152,7 +152,7 @@ def test_partners_are_mixed_and_the_same_each_time():
     for counts in [(50, 50), (20, 50), (50, 20)]:
         in_a, in_b = unpaired(*counts)
         np.testing.assert_array_equal(np.stack([in_a, in_b]), unpaired(*counts))
-        assert (in_a == in_b).sum() < 10  # images of one name don't meet
+        assert (in_a == in_b).sum() < 10  # images of the same name stay apart
 
 
 def test_training_gets_room_to_cut_from_and_testing_the_size_itself(tmp_path):
@@ -235,7 +235,7 @@ def test_missing_folders_are_named_with_what_is_there_instead(tmp_path):
 
 @pytest.fixture
 def animals(tmp_path):
-    """Three cats of level 10, a dog of 50, two cows of 90."""
+    """Writes three cats of level 10, a dog of 50, two cows of 90."""
     for name, count, value in (("cat", 3, 10), ("dog", 1, 50), ("cow", 2, 90)):
         for i in range(count):
             png(tmp_path / "animals" / name / f"{i}.png", level(value))

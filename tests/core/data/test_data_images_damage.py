@@ -1,4 +1,4 @@
-"""Images that can't be read: refused by the name of their file, before the run where that can be known."""
+"""Images that can't be read: errors name the file, before the run if possible."""
 
 import struct
 
@@ -43,7 +43,7 @@ LARGE = struct.pack(">II", 20_000, 20_000)
 
 
 def at_frame(offset, replacement, content=WHOLE_JPEG):
-    """The JPEG with bytes changed at this place after the mark of its frame."""
+    """Returns the JPEG with bytes changed at this place after its frame marker."""
     place = content.index(b"\xff\xc0") + offset
     return content[:place] + replacement + content[place + len(replacement) :]
 
@@ -114,7 +114,7 @@ def test_image_damaged_inside_is_named_when_it_is_read(tmp_path, bad):
     with pytest.raises(DataError, match="is damaged, or was removed") as raised:
         everything(source)
     assert str(raised.value).startswith(expected + " can't")
-    # Inside a pipeline TensorFlow wraps the error; whoever catches it finds the file's name in it.
+    # Inside a pipeline TensorFlow wraps the error; its text still has the file's name.
     with pytest.raises(tf.errors.InvalidArgumentError) as wrapped:
         next(iter(eval_chunks(source, global_batch_size=5)))
     found = unreadable_image(wrapped.value.message)

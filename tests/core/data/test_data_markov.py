@@ -1,4 +1,4 @@
-"""The Markov source: its entropy as NumPy computes it another way, and as the walk shows it."""
+"""The Markov source: its entropy, computed with NumPy in another way, and measured along the walk."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def sources():
 
 @pytest.mark.parametrize(("symbols", "seed"), [(2, 0), (8, 0), (5, 3)])
 def test_the_entropy_is_that_of_the_chain_of_pairs(symbols, seed):
-    """Pairs follow pairs: a chain of the first order, whose stationary distribution is an eigenvector."""
+    """Pairs follow pairs: a first-order chain, whose stationary distribution is an eigenvector."""
     source = markov("test", 10, symbols=symbols, seed=seed)
     steps = np.zeros([symbols**2, symbols**2])
     for a in range(symbols):
@@ -38,7 +38,7 @@ def test_the_entropy_is_that_of_the_chain_of_pairs(symbols, seed):
 
 
 def losses_of_the_chain(source):
-    """What the true chain loses on a target whose past it knows, and on any in windows of 32."""
+    """Returns the true chain's loss on a target with a known past, and on any target in windows of 32."""
     tokens = everything(source)["tokens"]
     tokens = tokens[: len(tokens) - 1]  # the last window is filled up
     a, b, c = tokens[:, :-2], tokens[:, 1:-1], tokens[:, 2:]

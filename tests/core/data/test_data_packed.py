@@ -1,4 +1,4 @@
-"""Sequences that share rows, and windows over tokens: all of them once, and as little padding as there must be."""
+"""Packed sequences, and windows over tokens: each occurs once, with as little padding as possible."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_packed_sequence_is_whole_in_one_row(lengths, width):
     np.testing.assert_array_equal(rows["weight"], rows["document"] >= 0)
     for row in range(len(source)):
         padding = rows["document"][row] < 0
-        assert not rows["words"][row][padding].any()  # nothing of the source's own padding
+        assert not rows["words"][row][padding].any()  # without the source's own padding
         for document in range(rows["document"][row].max() + 1):
             (places,) = np.nonzero(rows["document"][row] == document)
             words = rows["words"][row][places]
@@ -91,7 +91,7 @@ def windows(tokens, length, dtype=np.uint16):
 
 
 def by_hand(tokens, length):
-    """The same, a token at a time."""
+    """Computes the same, one token at a time."""
     made = {"tokens": [], "document": [], "bytes": []}
     for first in range(0, len(tokens) - 1, length):
         mine, document = [], 0

@@ -1,4 +1,4 @@
-"""Tables as Parquet: what columns become, and what is refused by the names of file, column and row."""
+"""Tables as Parquet: conversion of columns; errors name file, column and row."""
 
 import sys
 

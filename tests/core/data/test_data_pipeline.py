@@ -1,4 +1,4 @@
-"""Chunks for the engine: which examples a step sees, whatever the chunks, microbatches, replicas and resumes."""
+"""Chunks for the engine: the examples of a step, for any chunks, microbatches, replicas and resumes."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ from core.random import Rng
 
 
 def stream(size, count, seed=0):
-    """The first examples of a run, one epoch after the other."""
+    """Returns the first examples of a run, epoch after epoch."""
     rng = Rng.from_seed(seed).fold("order of the examples")
     epochs = [
         shuffled(tf.range(n * size, (n + 1) * size, dtype=tf.int64), size=size, rng=rng, span=size).numpy()
@@ -176,7 +176,7 @@ def test_features_arrive_together_and_with_static_shapes():
 
 
 class Counting(Source):
-    """Counts how often it is read."""
+    """Counts its reads."""
 
     def __init__(self):
         super().__init__("counting", size=9, place="a test")

@@ -1,4 +1,4 @@
-"""The table of readers: each row is a way to keep examples in files, and joins the tests below."""
+"""The table of readers: each row is a way to store examples in files, and joins the tests below."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from core.data import Source, csv, image_folder, labelled_folders, npz, parquet,
 from core.errors import DataError
 from core.testing import assert_source
 
-NUMBERS = np.arange(24, dtype=np.int64)  # of the examples, by which they are known
+NUMBERS = np.arange(24, dtype=np.int64)  # of the examples, which identify them
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """A reader of `name`, which `write` makes in a folder; `missing` is what it says of a path without files."""
+    """A reader of `name`; `write` makes one in a folder; `missing` is its error for a path without files."""
 
     name: str
     write: Callable[[Path], object]
     read: Callable[[str], Source]
     feature: str  # that holds the numbers
     missing: str
-    memory: str = ""  # the module that asks for the machine's memory, if the reader loads all at once
+    memory: str = ""  # the module that checks the machine's memory, if the reader loads all at once
     too_large: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The order of the examples: permutations, unrelated to each other, the same however they are asked for."""
+"""The order of the examples: unrelated permutations, the same for every way of asking."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_few_examples_are_ordered_by_a_draw_for_each():
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_seeds_and_epochs_give_unrelated_orders(size):
-    # Neighbouring numbers and numbers that differ only beyond 31 bits: a weak mix would show in these.
+    # Neighbouring numbers and numbers that differ only beyond 31 bits: they would reveal weak mixing.
     orders = [epoch(size, n, seed) for seed in (0, 1, 2, 1 << 31, 1 << 40) for n in (0, 1, 2, 1 << 20)]
     for one, other in itertools.combinations([np.arange(size), *orders], 2):
         assert (one == other).sum() < 12  # one by chance

@@ -1,4 +1,4 @@
-"""Records of TFRecord: any is read by its number; what is damaged, or not as declared, is named."""
+"""Records of TFRecord: read by number; errors name damage and mismatches with the declaration."""
 
 import os
 import re
@@ -195,7 +195,7 @@ def test_compressed_files_are_refused(tmp_path, compression):
 
 
 def said(source, number):
-    """What a run says of an example that can't be read."""
+    """Returns a run's output about an example that can't be read."""
     mapped = tf.data.Dataset.from_tensors(tf.constant([0, number], tf.int64)).map(source.gather)
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         next(iter(mapped))

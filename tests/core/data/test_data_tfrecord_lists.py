@@ -1,4 +1,4 @@
-"""Lists of TFRecord that are as long as they are: filled up, counted, packed."""
+"""Variable-length lists of TFRecord: padded, counted, packed."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from core.errors import ConfigurationError
 
 
 def write(path, lists):
-    """Writes records of one list each, of integers or floats; None is a record without it."""
+    """Writes records of one list each, of integers or floats; None is a record without a list."""
     with tf.io.TFRecordWriter(str(path)) as file:
         for values in lists:
             kind = "float_list" if any(isinstance(x, float) for x in values or ()) else "int64_list"

@@ -1,4 +1,4 @@
-"""Files of tokens: read where they lie, and refused where they aren't what they say."""
+"""Token files: memory-mapped, and refused if they don't match their description."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ def test_windows_of_a_file_are_those_of_its_tokens(path):
 
 
 def test_the_tokens_stay_in_the_file(path):
-    """4 TiB of zeros, of which a disk keeps nothing: opened at once, and read at both ends."""
+    """4 TiB of zeros, a sparse file: opened at once, and read at both ends."""
     header = Header(257, 256, "bytes", 2**41, 1)
     with path.open("wb") as file:
         file.write(header.packed())

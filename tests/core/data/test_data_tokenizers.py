@@ -1,4 +1,4 @@
-"""Tokenizers: any bytes come back, and the end of a document is no text."""
+"""Tokenizers: any bytes survive a round trip, and the end of a document isn't text."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def normalized(file, normalizer):
 
 
 def with_ends(file, **said):
-    """The file, with something else said of the end token, or nothing; it stays in the vocabulary."""
+    """Returns the file with another description of the end token, or none; it stays in the vocabulary."""
     content = json.loads(file.read_text())
     content["added_tokens"] = [{**end, **said} for end in content["added_tokens"] if said]
     return json.dumps(content).encode()
@@ -209,7 +209,7 @@ def test_vocabulary_without_room_for_a_pair_is_refused(tmp_path):
 
 
 def removes(pattern):
-    """What takes out text that the probe doesn't hold."""
+    """Returns a pre-tokenizer that removes text which the probe doesn't contain."""
 
     def change(coder):
         byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

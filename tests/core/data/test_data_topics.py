@@ -1,4 +1,4 @@
-"""The embedded topics: the file, its licence, and a test split that training hasn't seen."""
+"""The embedded topics: the file, its licence, and a test split that training never sees."""
 
 import ast
 import gzip
@@ -44,7 +44,7 @@ def test_no_paragraph_to_test_with_is_one_to_train_on(stored):
 
 
 def test_the_documented_lines_make_such_a_file_and_such_a_split(stored, tmp_path):
-    """Another Python has other topics; given those of the file, the lines make the file's very split."""
+    """Another Python has other topics; from the file's topics, the lines make its exact split."""
     (lines,) = re.findall(r"```python\n(.*?)```", ATTRIBUTION, re.DOTALL)
     (tmp_path / "make_topics.py").write_text(lines)
     package = tmp_path / "pydoc_data"

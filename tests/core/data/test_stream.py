@@ -1,4 +1,4 @@
-"""Streams: what examples of iterators and datasets become, and which are refused."""
+"""Streams: conversion of examples from iterators and datasets, and refusals."""
 
 import time
 
@@ -13,7 +13,7 @@ from core.errors import ConfigurationError, DataError
 
 
 def counting(seed, epoch):
-    """Seven examples, known by their numbers, each in the same array."""
+    """Returns seven examples with their numbers, each in the same reused array."""
     x = np.zeros([2])
     for i in range(7):
         x[:] = 100 * epoch + i, seed
@@ -74,7 +74,7 @@ def test_a_hash_is_of_the_order_and_of_every_value_of_small_examples():
         assert differs.tolist() == [i >= row for i in range(4)]
     swapped = {name: x[[1, 0, 2, 3]] for name, x in block.items()}
     assert hashes_after(0, 0, swapped)[3] != hashes[3]
-    named = hashes_after(0, 0, {**block, "id": np.arange(4)})  # then what else it holds doesn't count
+    named = hashes_after(0, 0, {**block, "id": np.arange(4)})  # then the rest of its content doesn't count
     np.testing.assert_array_equal(named, hashes_after(0, 0, {"x": -block["x"], "id": np.arange(4)}))
 
 
@@ -164,7 +164,7 @@ def test_stream_raises_the_same_error_however_often_it_is_asked():
     reader = StreamReader(Stream(breaks), global_batch_size=2, microbatches=1, seed=0)
     reading = reader.reading(chunk_steps=1)
     chunks = iter(reading.chunks(0))
-    for _ in range(3):  # an iterator that has failed says at the second time that it has ended
+    for _ in range(3):  # an iterator that has failed reports its end at the second call
         with pytest.raises(tf.errors.OpError):
             next(chunks)
     with pytest.raises(LookupError, match="the disk of the user"), reading.own_errors():
@@ -172,7 +172,7 @@ def test_stream_raises_the_same_error_however_often_it_is_asked():
 
 
 def test_chunks_before_an_error_are_read_though_a_later_one_has_failed():
-    """The chunk after the one that is taken is made ahead, and may fail while this one is handed over."""
+    """The next chunk is made ahead, and may fail while this one is handed over."""
 
     def breaks(seed, epoch):
         yield from [example() for _ in range(4)]

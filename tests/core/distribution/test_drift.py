@@ -70,7 +70,7 @@ def test_negative_zero_is_another_zero():
 
 
 def plant(strategy, variable, device):
-    """Alters a variable of a mesh on one device alone."""
+    """Alters a mesh variable on one device alone."""
     handle, part = dtensor.unpack(variable.handle)[device], strategy.local_parts(variable)[device]
     with tf.device(handle.device):
         tf.raw_ops.AssignVariableOp(resource=handle, value=part + 1)
@@ -80,9 +80,9 @@ def plant(strategy, variable, device):
     ("axes", "altered", "named"),
     [
         (("-", "-"), 2, "device 2"),
-        (("-", "-"), 0, "device 1, device 2, device 3"),  # which of two is right nobody knows: the first counts
-        (("model", "-"), 3, "device 3"),  # beside device 1
-        (("-", "batch"), 3, "device 3"),  # beside device 2
+        (("-", "-"), 0, "device 1, device 2, device 3"),  # which of two is right is unknown: the first counts
+        (("model", "-"), 3, "device 3"),  # next to device 1
+        (("-", "batch"), 3, "device 3"),  # next to device 2
     ],
 )
 def test_a_copy_on_one_device_of_a_mesh_is_compared_with_those_that_are_to_be_alike(axes, altered, named):

@@ -1,4 +1,4 @@
-"""Values leave the replicas in few sums, which the collective log lists."""
+"""Values leave the replicas in few all-reduces, which the collective log lists."""
 
 import pytest
 import tensorflow as tf
@@ -10,7 +10,7 @@ LARGE = 1 << 14
 
 
 def reduced(replicas):
-    """Sums of what each replica makes of its number, and the exchange."""
+    """Returns sums over replicas of a function of their number, and the exchange."""
     exchange = Exchange(on_virtual_cpus(replicas))
 
     def replica():

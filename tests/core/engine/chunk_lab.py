@@ -1,4 +1,4 @@
-"""Trains a task by chunks of steps, synchronous, local or with steps left out: other rows in each step."""
+"""Trains a task by chunks of steps: synchronous, local or with skipped steps; other rows in each step."""
 
 import functools
 
@@ -46,7 +46,7 @@ class Training:
         self.chunk = make_chunk(self.step, stacked, self.progress, rounds or self.skipping)
 
     def give(self, data):
-        """Takes other rows for the steps to come."""
+        """Sets other rows for the next steps."""
         replicas = self.strategy.num_replicas_in_sync
         cut = {key: x.reshape(len(x), self.microbatches, replicas, -1, *x.shape[2:]) for key, x in data.items()}
         self.stacked = self.strategy.experimental_distribute_values_from_function(
@@ -54,7 +54,7 @@ class Training:
         )
 
     def restart(self, data=None, values=None):
-        """Goes back to the initial variables, or to other `values`; takes other rows if there are."""
+        """Resets to the initial variables, or to other `values`; sets other rows if there are any."""
         for path, value in (values or self.initial).items():
             self.variables[path].assign(value)
         self.progress.bad_step.assign(ALL_WELL)
@@ -66,12 +66,12 @@ class Training:
         return self
 
     def take(self, begin=0, end=STEPS):
-        """Takes steps; returns which of them was bad."""
+        """Takes steps; returns which of them were bad."""
         self.chunk(self.stacked, tf.constant([0, begin, end], tf.int64))
         return int(self.progress.bad_step)
 
     def train(self, begin=0, end=STEPS):
-        """Takes steps, after which replicas hold the same bits; returns the variables by path."""
+        """Takes steps, asserts that replicas hold the same bits; returns the variables by path."""
         if self.take(begin, end) == ALL_WELL:
             self.check_replicas()
         return {path: v.numpy() for path, v in self.variables.items()}

@@ -1,4 +1,4 @@
-"""Trains a task on any number of replicas, to compare the outcomes."""
+"""Trains a task on any number of replicas, to compare the results."""
 
 from typing import ClassVar
 
@@ -69,7 +69,7 @@ class Gan(Task):
 
 
 def train(task_class, data, replicas, microbatches, *, steps=STEPS, placements=None, one_device=(), **settings):
-    """Returns the outcome of some steps, and the step itself."""
+    """Returns the results of some steps, and the step itself."""
     strategy = on_virtual_cpus(replicas)
     assembly = assemble(task_class, strategy, placements=placements or {}, one_device=one_device, seed=1)
     run = Run(assembly, data, microbatches=microbatches, seed=7, **settings)
@@ -77,7 +77,7 @@ def train(task_class, data, replicas, microbatches, *, steps=STEPS, placements=N
 
 
 def assert_same(found, expected, *, norms=2e-6):
-    """Variables within 1e-5, figures within 2e-6, norms within `norms`, relative to what is larger than one."""
+    """Asserts variables within 1e-5, metrics within 2e-6, norms within `norms`, relative to values larger than one."""
     (mine, _), (its, _) = found, expected
     for path, value in its.variables.items():
         np.testing.assert_allclose(mine.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=path)
@@ -87,7 +87,7 @@ def assert_same(found, expected, *, norms=2e-6):
 
 
 def assert_as_plain(task_class, data, replicas, microbatches, *, steps=2, seed=0, what=""):
-    """The engine leads to the variables and losses of `plain_step`, within 1e-5; returns those variables."""
+    """Asserts that the engine matches `plain_step`'s variables and losses within 1e-5; returns its variables."""
     assembly = assemble(task_class, on_virtual_cpus(replicas))
     outcome = Run(assembly, data, microbatches=microbatches, seed=seed, steps=steps).train(steps)
     expected, optimizers, losses = plainly(task_class, data, microbatches, steps=steps, seed=seed)
@@ -96,7 +96,7 @@ def assert_as_plain(task_class, data, replicas, microbatches, *, steps=2, seed=0
         np.testing.assert_allclose(outcome.variables[path], value, rtol=1e-5, atol=1e-5, err_msg=f"`{path}` of {what}")
     for phase in optimizers:
         mine = [float(loss.get(phase, np.nan)) for loss in losses]
-        mine = np.where(outcome.figures[f"{phase}/weight"] == 0.0, np.nan, mine)  # the mean of nothing
+        mine = np.where(outcome.figures[f"{phase}/weight"] == 0.0, np.nan, mine)  # the mean of no values
         np.testing.assert_allclose(
             outcome.figures[f"{phase}/loss"], mine, rtol=1e-5, atol=1e-6, err_msg=f"the loss of `{phase}` of {what}"
         )

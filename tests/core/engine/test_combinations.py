@@ -1,4 +1,4 @@
-"""Phases that share networks, statistics or weights follow the specification, or are refused by name."""
+"""Phases that share networks, statistics or weights follow the specification, or raise an error that names them."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ class Normalised(Module):
 
 
 class Reading(Several):
-    """`g` learns from what `d` makes of it, over batches of `g`'s own."""
+    """`g` learns from `d`'s output, over `g`'s own batches."""
 
     sync = True
 
@@ -45,7 +45,7 @@ class Reading(Several):
         return Loss(tf.square(self.d(batch["x"], statistics) - batch["y"]), statistics=statistics)
 
     def g_loss(self, batch, rng):
-        statistics = Statistics()  # of rows that `d` is not trained by: returned, they move nothing all the same
+        statistics = Statistics()  # of rows that `d` isn't trained by: even if returned, they change nothing
         return Loss(tf.square(self.d(0.5 + self.g(batch["x"]), statistics)), statistics=statistics)
 
 
@@ -55,7 +55,7 @@ class ReadingFirst(Reading):
 
 
 class Halves(Reading):
-    """The parts of one network are trained by different phases, and both return what the middle saw."""
+    """Different phases train the parts of one network, and both return the middle's statistics."""
 
     def phases(self):
         body = [self.d.first, self.d.norm]
@@ -66,7 +66,7 @@ class Halves(Reading):
 
 
 class Lazily(Reading):
-    """A second loss trains the very same network every other step, and moves its averages too."""
+    """A second loss trains the same network every other step, and moves its averages too."""
 
     def phases(self):
         return [
@@ -76,7 +76,7 @@ class Lazily(Reading):
 
 
 class SharedNorm(Reading):
-    """Two networks of two phases share a normalisation, which has nothing to train."""
+    """Networks of two phases share a normalisation without trainable variables."""
 
     def __init__(self, *, rng):
         super().__init__(rng=rng)
@@ -112,7 +112,7 @@ def test_networks_with_statistics_that_several_phases_read_are_as_specified(task
 
 
 class ByAverages(Reading):
-    """`d` learns by averages that only `g`'s loss, which may not, would move."""
+    """`d` learns with averages that only `g`'s loss would move, which may not."""
 
     def d_loss(self, batch, rng):
         return Loss(tf.square(self.d(batch["x"]) - batch["y"]))
@@ -150,7 +150,7 @@ def test_averages_that_nothing_would_move_are_refused(task):
 
 
 class Taught(Several):
-    """`d` learns from a teacher that no update trains and that is normalised by its own batch, as the error advises."""
+    """`d` learns from an untrained teacher, normalised by its own batch, as the error advises."""
 
     def __init__(self, *, rng):
         super().__init__()

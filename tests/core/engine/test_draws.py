@@ -1,4 +1,4 @@
-"""A run tells once of random numbers that are drawn twice, and of folds that nothing uses, unless they are meant."""
+"""Warnings, once a run, about random numbers drawn twice and folds never used, unless intended."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A run tells, before its first step, what its trace shows and is hardly meant; right steps are told of nothing."""
+"""Hints before the first step about probable mistakes in the trace; correct steps cause none."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SPEC = {"x": tf.TensorSpec([1, 4, 3], tf.float32), "y": tf.TensorSpec([1, 4], tf
 
 
 class Told(Line):
-    """A line, with a step function of its own."""
+    """A line, with its step function."""
 
     calls = 0
     pool: list[tf.Tensor] = []  # noqa: RUF012

@@ -9,7 +9,7 @@ from core.task import Loss
 
 
 def test_the_loop_over_them_takes_one_at_a_time():
-    """TensorFlow would be free to take ten of them next to each other, and to hold the activations of all."""
+    """TensorFlow would be free to run ten of them in parallel, and to hold the activations of all."""
     net = Linear(4, 1, rng=Rng.from_seed(0))
 
     @tf.function(autograph=False)

@@ -1,4 +1,4 @@
-"""Step functions get the step and the progress of the run, the same wherever they run."""
+"""Step functions get the step and the run's progress, the same wherever they run."""
 
 import functools
 
@@ -21,7 +21,7 @@ BUILT = functools.partial(Run, batch=BATCH)
 
 
 class Annealed(Task):
-    """Every kind of phase tells what it is told; all that it learns hangs on it."""
+    """Every kind of phase returns its step and progress; everything that it learns depends on them."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -82,7 +82,7 @@ class Plain(Annealed):
 
 
 class Recomputed(Plain):
-    """Hands its rng to a recomputed layer, which may ask it for the progress."""
+    """Passes its rng to a recomputed layer, which may read the progress."""
 
     asks = False
 

@@ -1,4 +1,4 @@
-"""Phases that conflict are refused before the first step, with a remedy."""
+"""Phases that conflict raise an error before the first step, with a remedy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from core.task.statistics import Statistics, Sums
 
 
 class Pair(Gan):
-    """A generator and a discriminator; SGD leaves gradients of rounding small."""
+    """A generator and a discriminator; SGD keeps gradients of rounding size small."""
 
     g_optimizer = sgd(0.1)
 
@@ -95,7 +95,7 @@ def test_a_pass_is_gone_through_with_the_weights_that_made_it():
 
 
 class Weightless(Pair):
-    """Its generator learns through its pass from rows that don't count."""
+    """Its generator learns through its pass from rows of weight zero."""
 
     def phases(self):
         sample, d, _ = super().phases()
@@ -112,7 +112,7 @@ def test_a_way_through_from_rows_without_weight_is_a_skipped_update():
 
 
 class Mixing(Pair):
-    """Its generator takes away the mean over the rows of all replicas."""
+    """Its generator subtracts the mean over the rows of all replicas."""
 
     placement = EVERY_REPLICA
 
@@ -141,7 +141,7 @@ def test_a_way_through_what_mixes_the_rows_of_several_microbatches_is_refused():
 
 
 class Remembering(Pair):
-    """It keeps a mean of what it has seen."""
+    """It keeps a mean of its inputs."""
 
     def __init__(self, *, rng):
         super().__init__(rng=rng)

@@ -67,7 +67,7 @@ def test_a_wrong_way_through_is_refused(through, says):
 
 
 class History(Module):
-    """The rows of the step before."""
+    """Holds the rows of the previous step."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ class History(Module):
 
 
 class Remembering(Task):
-    """Learns to give what the step before saw, shuffled by the step's own numbers."""
+    """Learns to return the previous step's rows, shuffled by the step's random numbers."""
 
     phase_microbatches = None
 

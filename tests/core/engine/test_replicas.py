@@ -57,7 +57,7 @@ class Normalised(Task):
 
 
 class Words(Task):
-    """A table of vectors, of which a batch touches few."""
+    """A table of vectors, of which a batch reads few."""
 
     def __init__(self, *, rng):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Local steps: replicas train separately and are averaged once a round; long for the rules and oracles."""
+"""Local steps: replicas train separately and are averaged once a round; long for the optimizers and oracles."""
 
 import functools
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class AdamLine(Line):
 
 
 class Weighted(AdamLine):
-    """Its rows have unlike weight."""
+    """Its rows have unequal weights."""
 
     def loss(self, batch, rng):
         return super().loss(batch, rng)._replace(weight=batch["weight"])
@@ -63,7 +63,7 @@ class Rarely(Task):
 
 
 class Through(Task):
-    """Trains a network through what a `Compute` makes of it."""
+    """Trains a network through a `Compute`'s output."""
 
     frozen = ("head",)
 
@@ -83,7 +83,7 @@ class Through(Task):
 
 
 class Ruled(Task):
-    """Trains by rules that keep more than sums of gradients: counts, matrices, a second copy of the weights, a best."""
+    """Uses optimizers that keep more than sums of gradients: counts, matrices, copies of the weights, a best."""
 
     rules = (
         lookahead(adam(0.01), sync_period=3),
@@ -110,7 +110,7 @@ class Ruled(Task):
 
 
 class Normalised(Task):
-    """Normalises by the rows of one replica, and touches few rows of a table, whose gradients stay slices.
+    """Normalises by the rows of one replica, and reads few rows of a table, whose gradients stay slices.
 
     Its last layer is trained in every second step only.
     """
@@ -138,13 +138,13 @@ class Normalised(Task):
 
 
 def halved(x, replica):
-    """The rows of one of two replicas, of [steps, rows, ...] that two microbatches share."""
+    """Returns the rows of one of two replicas, of [steps, rows, ...] in two microbatches."""
     steps, rows = x.shape[:2]
     return x.reshape(steps, 2, 2, rows // 4, *x.shape[2:])[:, :, replica].reshape(steps, rows // 2, *x.shape[2:])
 
 
 def oracle(replicas, local_steps, outer):
-    """The algorithm by hand, in float64: loops of the replicas' own, and the mean of where they have come to."""
+    """The algorithm in float64, by hand: a loop per replica, and the mean of their results."""
     found = Training(Line, 1).assembly.variables
     anchor = {key: found[f"task/net/{key}"].numpy().astype("f8") for key in "wb"}
     momentum = {key: np.zeros_like(x) for key, x in anchor.items()}
@@ -175,7 +175,7 @@ OUTER = (0.7, 0.9)
 
 @functools.cache
 def by_rounds(task, replicas, outer=None):
-    """Traces rounds of three steps once for several tests, of which each begins with `restart`."""
+    """Traces rounds of three steps once for several tests, each of which begins with `restart`."""
     return Training(task, replicas, 3, outer=outer and sgd(outer[0], momentum=outer[1], nesterov=True))
 
 
@@ -208,7 +208,7 @@ def test_one_step_a_round_with_the_mean_is_synchronous_sgd():
     "task", [Normalised, *(pytest.param(t, marks=pytest.mark.long) for t in (Rarely, Weighted, Through, Ruled))]
 )
 def test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own(task):
-    """Weights, slots, averages of layers, counts; and the figures are the sums of theirs."""
+    """Compares weights, slots, layers' averages and counts; the metrics are the sums of the replicas'."""
     met = Training(task, 2, STEPS, microbatches=2)
     found = met.train()
     halves = [{key: halved(x, replica) for key, x in DATA.items()} for replica in range(2)]
@@ -228,7 +228,7 @@ def test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own(task):
 
 
 def test_run_resumed_between_rounds_has_the_same_bits():
-    """Its variables are all that a run hands on: other state would be that of the end of the whole run."""
+    """A run hands on its variables alone: state elsewhere would be that of the whole run's end."""
     training = by_rounds(AdamLine, 2, OUTER).restart()
     middle = training.train(0, 6)
     training.restart()
@@ -278,7 +278,7 @@ def test_step_that_is_not_finite_on_one_replica_ends_the_round_for_all(outer, re
 
 
 class Numbers(Module):
-    """Holds more digits than float32 has, and a number whose sum over two replicas is beyond float16."""
+    """Holds more digits than float32 has, and a number whose sum over two replicas exceeds float16."""
 
     def __init__(self):
         super().__init__()
@@ -287,7 +287,7 @@ class Numbers(Module):
 
 
 class Rows(NamedTuple):
-    """Counts rows, in whole numbers."""
+    """Counts rows as integers."""
 
     rows: tf.Tensor
 

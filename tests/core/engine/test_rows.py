@@ -23,7 +23,7 @@ ROWS_OF_BATCH = 32
 
 
 class Contrast(Task):
-    """Finds the other view of a row among those of all rows that count; the rest is padding."""
+    """Finds a row's other view among all rows that count; the rest is padding."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -58,7 +58,7 @@ class Paired(Contrast):
 
 
 class AsAWhole(Contrast):
-    """Joins the trainer's microbatches to larger ones, whose rows lie on the replicas in several runs."""
+    """Joins the trainer's microbatches to larger ones, whose rows form several runs on the replicas."""
 
     def phases(self):
         (update,) = super().phases()
@@ -140,7 +140,7 @@ def test_users_assert_on_it_and_on_replicas():
 
 
 def on_replicas(replicas, fn, *values):
-    """What each replica makes of its own rows of `values`, by `all_rows`."""
+    """Returns a function of each replica's own rows of `values`, with `all_rows`."""
     strategy = on_virtual_cpus(replicas)
     exchange = Exchange(strategy)
 
@@ -161,7 +161,7 @@ def on_replicas(replicas, fn, *values):
 
 
 def test_gradients_come_back_from_the_losses_of_all_replicas():
-    """Of Σ_i x_i Σ_j s y_j, divided by the rows: each replica is told what the others' losses make of its rows."""
+    """With Σ_i x_i Σ_j s y_j, divided by the rows: each replica gets the others' gradients by its rows."""
     x, y = tf.constant([1.0, 2.0, 3.0, 4.0]), tf.constant([5.0, 6.0, 7.0, 8.0])
 
     def loss(scale, x, y):
@@ -213,14 +213,14 @@ def test_a_loop_of_ones_own_gathers_in_one_microbatch_only():
 
 
 class Silent(Contrast):
-    """Says nothing of what it does."""
+    """Doesn't declare that it mixes rows."""
 
     def phases(self):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1))]
 
 
 class Alone(Contrast):
-    """Says so, and compares the rows of one replica."""
+    """Declares it, and compares the rows of one replica."""
 
     def loss(self, batch, rng):
         error = self.net(batch["x"])[:, 0]

@@ -17,7 +17,7 @@ from models import Gan, mlp_networks
 
 
 class Regression(Task):
-    """Fits `size` numbers; what a test adds to it is done in `__init__`."""
+    """Fits `size` numbers; a test's additions are made in `__init__`."""
 
     def __init__(self, *, size, more=lambda task: None):
         super().__init__()
@@ -32,7 +32,7 @@ class Regression(Task):
 
 
 def described(assembly):
-    """All that a summary says of variables, and what a checkpoint would call them."""
+    """Returns a summary's text on variables, and their names in a checkpoint."""
     said = {path: (tuple(v.shape), v.dtype, v.trainable) for path, v in assembly.variables.items()}
     here = {path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids}
     return said, here

@@ -1,4 +1,4 @@
-"""A run refuses side effects of a step function by name, before its first step; assertions say the same."""
+"""A run refuses side effects of a step function before its first step and names them; assertions do the same."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ TABLE = tf.lookup.StaticHashTable(
 
 
 class Forgetful:
-    """A layer whose class forgot `Module`."""
+    """A layer whose class doesn't inherit from `Module`."""
 
     def __init__(self, rng):
         self.w = tf.Variable(rng.normal([3]), name="forgotten")
@@ -35,7 +35,7 @@ class Forgetful:
 
 
 class Does(Line):
-    """Does something in its loss that is added to its error."""
+    """Has a side effect in its loss, whose value is added to the error."""
 
     def __init__(self, *, rng, what):
         super().__init__(rng=rng)
@@ -250,7 +250,7 @@ def test_evaluation_that_asks_for_random_numbers_is_told_that_it_has_none():
 
 
 class Dropping(Line):
-    """Drops some of its inputs, or forgets to."""
+    """Drops some of its inputs, or should."""
 
     def __init__(self, *, rng, rate=0.5, calls=(None,)):
         super().__init__(rng=rng)

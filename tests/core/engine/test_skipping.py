@@ -59,7 +59,7 @@ class Players(Task):
 
     def g_loss(self, batch, rng):
         made = self.g(batch["x"])
-        # Beside the root of zero, whose slope is infinite, the loss itself is finite.
+        # The loss itself is finite, next to the root of zero, whose slope is infinite.
         return Loss(tf.square(self.d(batch["x"] * made)[:, 0]) + tf.sqrt(batch["g_root"] * tf.square(made[:, 0])))
 
     def head_loss(self, batch, rng):
@@ -74,7 +74,7 @@ class WithoutHead(Players):
 
 
 class Line(toys.Line):
-    """Fits a line to a product, in unlike scales."""
+    """Fits a line to a product whose features differ in scale."""
 
     optimizer = adam(0.05)
 
@@ -84,7 +84,7 @@ class Line(toys.Line):
 
 
 def data(steps=STEPS, **struck):
-    """A batch for each step; `struck` gives a feature another value at some steps, `{step: value}`."""
+    """Returns a batch per step; `struck` gives a feature another value at some steps, `{step: value}`."""
     random = np.random.RandomState(0)
     ones = {name: np.ones([steps, ROWS], np.float32) for name in ("d_times", "g_root", "head_times")}
     for name, values in struck.items():
@@ -94,7 +94,7 @@ def data(steps=STEPS, **struck):
 
 
 def assert_same(found, expected):
-    """Two trainings have the same variables and sums to the bit."""
+    """Asserts that two trainings have the same variables and sums to the bit."""
     values = {**expected.variables, **expected.progress.variables}
     for trained in (found, expected):
         for path, variable in {**trained.variables, **trained.progress.variables}.items():
@@ -103,7 +103,7 @@ def assert_same(found, expected):
 
 
 def assert_as_without(task_class, stacked, bad, **how):
-    """A run that leaves out its bad steps ends as one that is led around them."""
+    """Asserts that a run that skips its bad steps ends like one without them."""
     skipping = Training(task_class, data=stacked, **how, skips=[NOT_FINITE], max_skips=2)
     assert skipping.take(0, STEPS) == -1
     assert skipping.skipping.skipped == len(bad)
@@ -146,7 +146,7 @@ def test_skips_in_a_row_are_limited_across_a_resume():
     stacked = data(d_times={2: np.nan, 3: np.nan, 5: np.nan, 6: np.nan, 7: np.nan})
     training = Training(Line, 1, data=stacked, skips=[NOT_FINITE], max_skips=2)
     undo = training.skipping.undo
-    assert not [*undo.replicated, *undo.alone]  # nothing has to be put back of one update
+    assert not [*undo.replicated, *undo.alone]  # one update needs no restore
     assert training.take(0, 6) == -1
     state = training.skipping.state()
     assert (state["in_a_row"], state["skipped"]) == (1, 3)
@@ -172,12 +172,12 @@ def traced(kind):
 
 
 def skipping(kind, stacked):
-    """Returns a training that begins anew and skips steps of one kind; none skips no step at all."""
+    """Returns a training that begins anew and skips one kind of steps, or none."""
     return traced(kind).restart(stacked)
 
 
 def with_spikes(*steps):
-    """Returns data by which the gradients of `Line` are 500 times as large at some steps."""
+    """Returns data whose gradients of `Line` are 500 times as large at some steps."""
     stacked = data(LONG)
     stacked["d_times"][list(steps)] = 500.0
     return stacked

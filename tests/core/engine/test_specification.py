@@ -1,4 +1,4 @@
-"""The engine does what `plain_step` says: random small tasks, on random placements."""
+"""The engine matches `plain_step`: random small tasks, on random placements."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ WORDS = 1100  # so many that the gradients of a table are sent as slices
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """What a task is made of, and where it runs."""
+    """The parts of a task, and where it runs."""
 
     replicas: int
     microbatches: int
@@ -38,14 +38,14 @@ class Drawn:
 
 
 def draw(seed):
-    """Throws the dice of one example: replicas take turns, and what is drawn is allowed."""
+    """Draws one example: replica counts take turns, and the combination is allowed."""
     random = np.random.RandomState(seed)
     replicas = (2, 4, 1)[seed % 3]
     names = ["sample", "d", "g", "head"]
     chosen = random.choice([EVERY_REPLICA, ONE_DEVICE, when_batch_at_least(ROWS), when_batch_at_least(ROWS + 1)], 4)
     placements = dict(zip(names, chosen, strict=True))
     yes = {name: bool(random.randint(2)) for name in ("through", "shared", "words", "synchronised", "history", "head")}
-    # A normalisation over two rows or four makes numbers of rounding.
+    # Normalising over two to four rows leaves numbers of rounding size.
     microbatches = int(random.choice([1, 2] if yes["synchronised"] else [1, 2, 4]))
     once = {name for name, place in placements.items() if not place.on_every_replica(ROWS)}
     return Drawn(
@@ -61,7 +61,7 @@ def draw(seed):
 
 
 def as_values(drawn):
-    """Returns each thing that was drawn, under a name of its own."""
+    """Returns each drawn value under a distinct name."""
     fields = {field.name: getattr(drawn, field.name) for field in dataclasses.fields(drawn)}
     return fields | {f"{phase}'s place": place for phase, place in fields.pop("placements").items()}
 
@@ -74,13 +74,13 @@ LONG = [66, 70, 107, 236, 295, 450, 602, 774, 893, 920, 994, 1619, 1738, 1879, 1
 
 
 def together(seeds, number):
-    """Returns what the examples have together, so many values at once."""
+    """Returns the combinations of so many values that the examples cover."""
     examples = ([(key, str(x)) for key, x in as_values(draw(seed)).items()] for seed in seeds)
     return {values for example in examples for values in itertools.combinations(example, number)}
 
 
 class Remembered(Module):
-    """The rows of the step before."""
+    """Holds the rows of the previous step."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Remembered(Module):
 
 
 class Judge(Module):
-    """A network with whatever was drawn for it."""
+    """A network with the drawn features."""
 
     def __init__(self, drawn, *, rng):
         super().__init__()
@@ -108,7 +108,7 @@ class Judge(Module):
 
 
 class Random(Task):
-    """A generator, a judge and a head, as they were drawn."""
+    """A generator, a discriminator and a head, as drawn."""
 
     drawn: Drawn
 

@@ -68,7 +68,7 @@ def test_a_second_way_that_gradients_would_not_go_is_refused(task, reads):
 
 
 class Advised(Two):
-    """What the error says: one `Compute` makes both."""
+    """The error's advice: one `Compute` makes both."""
 
     def phases(self):
         return [Compute("one", self.one), update("a", self.loss, self.a, through="one")]
@@ -78,7 +78,7 @@ class Advised(Two):
 
 
 class Direct(Advised):
-    """The same without a pass that is shared."""
+    """The same without a shared pass."""
 
     def phases(self):
         return [update("a", lambda b, rng: self.loss({**b, **self.one(b, rng)}, rng), self.a)]
@@ -91,7 +91,7 @@ def test_advice_of_the_error_has_both_gradients():
 
 
 class Noting(Advised):
-    """The same, and it notes whether XLA compiles its loss."""
+    """The same; it records whether XLA compiles its loss."""
 
     def phases(self):
         return [Compute("one", self.one), update("a", self.noting, self.a, through="one")]
@@ -112,7 +112,7 @@ def test_a_loss_that_trains_what_makes_its_inputs_is_compiled_too(replicas):
 
 
 class ByNumbers(Two):
-    """Whole numbers that the same network made have no gradient to lose, and a shape hasn't either."""
+    """Integers and shapes from the same network have no gradient to lose."""
 
     def phases(self):
         one = Compute("one", lambda batch, _: {"u": tf.argmax(self.a(batch["x"]), 1), "w": self.a(batch["x"])})
@@ -124,7 +124,7 @@ class ByNumbers(Two):
 
 
 class AfterAnUpdate(Two):
-    """What was updated before the pass is no different from any other network."""
+    """A network updated before the pass is like any other."""
 
     def phases(self):
         return [
@@ -135,7 +135,7 @@ class AfterAnUpdate(Two):
 
 
 class Relativistic(Two):
-    """The critic hands on what it says of real rows, which doesn't hang on the generator `a`, though its loss does."""
+    """The critic passes on its output for real rows; only its loss depends on the generator `a`."""
 
     handed_on = "real"
 

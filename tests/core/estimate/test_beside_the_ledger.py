@@ -1,7 +1,7 @@
-"""Estimated collectives of a mesh are compared with the collective log of a real step.
+"""Compares estimated collectives of a mesh with the collective log of a real step.
 
-They are known to differ in this. DTensor sends many values together, which then take up to 512 bytes more each, and are
-a multiple of 4,096 bytes in all. The ledger has what stands in a loop once, as the graph has it.
+Known differences: DTensor sends many values together, padded by up to 512 bytes each to a multiple of 4,096 bytes in
+all. The log lists a collective in a loop once, as the graph does.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from models.classifiers.mlp import MlpClassifier
 from tests.core.estimate.test_spread import MEGATRON, spread
 from tests.models.language.test_on_meshes import SEQUENCE
 
-ROWS, TIME, SIZE, BLOCKS = 8, 32, 32, 2  # of configs/text_tiny.gin, but for the rows
+ROWS, TIME, SIZE, BLOCKS = 8, 32, 32, 2  # of configs/text_tiny.gin, with other rows
 PADDED = 4096
 
 
@@ -55,7 +55,7 @@ def images():
 
 
 def on_paper_and_found(make, values, layouts, rows, parts, microbatches=1, outputs=()):
-    """Returns what is said to cross, and the ledger's entries."""
+    """Returns the estimated transfers, and the log's entries."""
     features = [(key, (x.shape[1:], x.dtype)) for key, x in values.items()]
     on_paper = spread(make, features, layouts, microbatches=microbatches, outputs=outputs, batch=rows, model=parts)
     assert not on_paper.unknown
@@ -67,7 +67,7 @@ def on_paper_and_found(make, values, layouts, rows, parts, microbatches=1, outpu
 
 
 def said_and_found(make, values, layouts, rows, parts, microbatches=1):
-    """Returns how many sums of how many bytes are said to cross, by axis, and the bytes of the ledger's."""
+    """Returns numbers and bytes of the estimated sums by axis, and the log's bytes."""
     on_paper, collectives = on_paper_and_found(make, values, layouts, rows, parts, microbatches)
     assert {taken.kind for taken in on_paper.counts} == {"all-reduce"}
     said = {
@@ -83,7 +83,7 @@ def said_and_found(make, values, layouts, rows, parts, microbatches=1):
 
 
 def assert_gradients_agree(said, found):
-    """All gradients, and what little goes with them: the sums of figures."""
+    """Asserts that the gradients' bytes match, including the small sums of metrics."""
     count, size = said
     assert len(found) <= count
     assert size <= sum(found) <= size + 512 * count
@@ -94,7 +94,7 @@ def assert_gradients_agree(said, found):
     [(mlp, 2, 2, 2), *(pytest.param(convnet, 2, n, n, marks=pytest.mark.long) for n in (1, 2))],
 )
 def test_rows_of_images_sum_their_gradients(make, rows, parts, microbatches):
-    """Once a step, whatever the microbatches: DTensor adds parts of sums up when a loop that adds to them is over."""
+    """Once a step, for any microbatches: DTensor sums up when the accumulation loop is over."""
     said, found = said_and_found(make, images(), [], rows, parts, microbatches)
     assert (said["model"], found["model"]) == ((0, 0), [])
     assert_gradients_agree(said["batch"], found["batch"])
@@ -141,7 +141,7 @@ def test_texts_sum_their_activations_and_gradients(make, layouts, sums, rows, pa
 @pytest.mark.long
 @pytest.mark.parametrize("make", [text, recomputing])
 def test_norms_cut_by_the_sequence(make):
-    """CPUs join what is cut by a sum of all of it, each device's part with zeros for the others'."""
+    """CPUs join a sharded tensor with a sum of all of it, in which each device has zeros for the others' parts."""
     on_paper, collectives = on_paper_and_found(make, texts(), MEGATRON, 1, 2, outputs=SEQUENCE)
     activations = 4 * ROWS * TIME * SIZE
     kinds = {"all-reduce": activations, "all-gather": activations // 2}

@@ -46,7 +46,7 @@ def slopes_of_convolution(x, kernel, above):
 def test_an_operation_done_again_makes_the_same(fn, shapes):
     kind = only(fn, *shapes)
     values = [tf.constant(np.random.RandomState(i).randn(*shape), tf.float32) for i, shape in enumerate(shapes)]
-    operands = [*values, *[None] * (len(kind.operands) - len(values))]  # what says what to do, it knows
+    operands = [*values, *[None] * (len(kind.operands) - len(values))]  # it knows the operation's control inputs
     again = tf.function(lambda: kind.of(operands), autograph=False)
     np.testing.assert_allclose(again(), fn(*values), rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Operations, peak memory and the longest chain of a traced function: numbers that a reader can add up."""
+"""Operations, peak memory and the longest chain of a traced function, as numbers that a reader can add up."""
 
 import pytest
 import tensorflow as tf
@@ -112,7 +112,7 @@ MIB = 2**20
 
 
 def held(fn, *shapes):
-    """The most that `fn` holds of its own, in MiB."""
+    """Returns the peak memory that `fn` itself allocates, in MiB."""
     graph = tf.function(fn, autograph=False).get_concrete_function(*[tf.TensorSpec(shape) for shape in shapes]).graph
     return fullest(timeline(graph, bytes_of)).passing.others / MIB
 
@@ -198,7 +198,7 @@ def sometimes(x):
     [
         (lambda x: tf.exp(tf.sin(x)), {"Sin": 1, "Exp": 1}),
         (lambda x: tf.exp(x) + tf.sin(tf.cos(x)), {"Cos": 1, "Sin": 1, "AddV2": 1}),
-        (lambda x: tf.tanh(x[0, 0]) + tf.matmul(x, x), {"MatMul": 1, "AddV2": 1}),  # the longer, not the one of more
+        (lambda x: tf.tanh(x[0, 0]) + tf.matmul(x, x), {"MatMul": 1, "AddV2": 1}),  # the longer one
         (lambda x: [tf.exp(tf.exp(x)), tf.sin(x)], {"Exp": 2}),
         (rounds(1), {"Exp": 3}),
         (rounds(10), {"Exp": 1}),

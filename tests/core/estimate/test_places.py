@@ -1,4 +1,4 @@
-"""Operations per module, forward and in total: numbers that a reader can multiply out."""
+"""Operations per module, forward and in total, as numbers that a reader can multiply out."""
 
 import itertools
 from collections import defaultdict
@@ -26,7 +26,7 @@ ROWS = 4
 
 
 class Mean(Task):
-    """Trains one network by the mean square of what it makes of `x`."""
+    """Trains one network with the mean square of its output for `x`."""
 
     def __init__(self, net):
         self.net = net
@@ -43,7 +43,7 @@ class Mean(Task):
 
 
 def by_module(chunk, rows=ROWS):
-    """Of an example, by the path of a module: operations forward, and in all."""
+    """Returns the operations of an example by module path: forward, and in all."""
     found = defaultdict(lambda: [0.0, 0.0])
     for place, count in operations_by_place(chunk.graph).items():
         found[place.module][0] += count / rows if place.way == FORWARD else 0.0
@@ -105,7 +105,7 @@ def test_convolutions():
 
 @pytest.mark.parametrize("channels", [(1, 2), (2, 1)])
 def test_gradients_that_a_layer_computes_itself_are_that_layers(channels):
-    """Of an image this large a kernel's gradient is a convolution of its own, where TensorFlow's is slow."""
+    """For such a large image the kernel's gradient is a separate convolution, where TensorFlow's is slow."""
 
     def net(rng):
         sizes = itertools.pairwise((3, *channels))
@@ -133,7 +133,7 @@ def test_attention_and_a_table(recompute, passes, blocks, microbatches):
 
     specs = {key: tf.TensorSpec([TIME + 1], tf.int32) for key in ("tokens", "document", "bytes")}
     matrix, scores, table = 2.0 * TIME * SIZE * SIZE, 2.0 * TIME * TIME * SIZE, 2.0 * TIME * SIZE * VOCABULARY
-    expected = {"net/tokens": (table, 3 * table)}  # that of looking up is no product
+    expected = {"net/tokens": (table, 3 * table)}  # a look-up isn't a matrix product
     for i in range(blocks):
         block = f"net/blocks/{i}"
         expected[f"{block}/attention"] = (2 * scores, passes * 2 * scores)
@@ -159,7 +159,7 @@ def test_a_loop_over_time():
 
 
 class Duel(Task):
-    """Two phases: one network judges what another makes."""
+    """Two phases: one network judges the other's output."""
 
     def __init__(self):
         self.g, self.d = (Mlp(sizes, rng=Rng.from_seed(0)) for sizes in ([3, 5, 64], [64, 7, 1]))
@@ -187,7 +187,7 @@ def test_two_phases():
         # Fakes are made once, and differentiated once: by both layers' weights, and by what the second takes.
         "g/layers/0": (g0, 2 * g0),
         "g/layers/1": (g1, 3 * g1),
-        # Judged are images and fakes, and fakes once more: then by the fakes, before by the weights.
+        # The judge sees images and fakes, and fakes once more: for its weights before, for the fakes then.
         "d/layers/0": (3 * d0, (3 + 2 + 1) * d0),
         "d/layers/1": (3 * d1, (3 + 4 + 1) * d1),
     }

@@ -21,7 +21,7 @@ MEGATRON = shipped("mesh_transformer")
 
 
 def spread(make, features, layouts, *, microbatches=1, slots=(), outputs=(), **sizes):
-    """Follows one step of the task on a mesh of these sizes."""
+    """Returns the collectives of one step of the task on a mesh of these sizes."""
 
     def task():
         made = make(rng=Rng.from_seed(0))
@@ -59,7 +59,7 @@ FLOATS = 4 * ROWS * TIME * SIZE  # bytes of what goes through the blocks
 
 
 def large(found, axis, where):
-    """The collectives of the size of activations or more, as how many and how large all are."""
+    """Returns the number and size of collectives at least as large as activations."""
     taken = [Taken(axis, kind, where) for kind in ("all-reduce", "all-gather")]
     return {one.kind: (found.counts[one], found.bytes[one]) for one in taken if found.bytes[one] > FLOATS // 8}
 
@@ -139,7 +139,7 @@ CUT = 2  # the dimension along which `x` of [1, 1, 8, 4] is
 
 
 def crossing(fn, *dtypes):
-    """What crosses in `fn` of `x`, and of numbers that aren't known while tracing."""
+    """Returns the transfers in `fn` of `x`, and of values unknown while tracing."""
     numbers = [tf.TensorSpec([], dtype) for dtype in dtypes]
     traced = tf.function(fn, autograph=False).get_concrete_function(tf.TensorSpec([1, 1, 8, 4]), *numbers)
     found = Spread({"batch": 2}, {}, {})

@@ -17,7 +17,7 @@ RNG = Rng.from_seed(10)
 
 
 def reference(q: Any, k: Any, v: Any, allowed: Any) -> Any:
-    """By hand, in float64: each head with its own copy of keys and values, zeros for queries that see nothing."""
+    """Computes attention in float64: each head copies keys and values, fully masked queries give zeros."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[2] // k.shape[2], 2) for x in (k, v))
     scores = np.einsum("bthd,bshd->bhts", q, k) / np.sqrt(q.shape[-1])
@@ -133,7 +133,7 @@ def test_dropout_is_applied_to_the_weights_and_only_in_training() -> None:
 
 
 def sizes_in(graph: Any) -> Iterator[int]:
-    """The number of values of each tensor of a graph and of the functions that it calls."""
+    """Returns the number of values of each tensor in a graph and in the functions that it calls."""
     bodies = [graph, *(function.graph for function in graph._functions.values() if hasattr(function, "graph"))]
     for body in bodies:
         for op in body.get_operations():

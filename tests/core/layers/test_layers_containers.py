@@ -1,4 +1,4 @@
-"""Containers hand on `rng` and `statistics`; wrappers leave what they wrap alone; recomputing changes no number."""
+"""Containers pass on `rng` and `statistics`; wrappers leave the wrapped layer alone; recomputing changes no number."""
 
 import functools
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_object_that_is_not_a_layer_is_named() -> None:
 
 
 def gradients(fn: Callable[..., Any], x: tf.Tensor, variables: Any) -> Any:
-    """First derivatives, and those of their squares: a gradient penalty."""
+    """Returns first derivatives, and those of their squares: a gradient penalty."""
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as tape:

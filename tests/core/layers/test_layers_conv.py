@@ -130,7 +130,7 @@ IMAGE = RNG.fold("image").normal([2, 8, 8, 4])
 
 
 def shaped(*shape: int | None) -> Any:
-    """A symbolic input: errors come while tracing, from what is known then."""
+    """Returns a symbolic input: errors come while tracing, from the shape known then."""
     return tf.TensorSpec(shape)
 
 
@@ -201,7 +201,7 @@ def test_arrays_are_no_tensors() -> None:
 
 
 def test_max_pool_of_finite_values_has_no_pass_for_nan():
-    """That is for a branch: passing over them took a twentieth of a convolutional network's step."""
+    """A branch does that: ignoring NaN took a twentieth of a convolutional network's step."""
 
     @tf.function(autograph=False)
     def gradient(x):

@@ -1,4 +1,4 @@
-"""Gradients of convolutions on CPUs, of both orders, are those of TensorFlow's own convolution."""
+"""Gradients of convolutions on CPUs, of both orders, equal those of TensorFlow's own convolution."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PADDINGS = {"SAME": "SAME", "VALID": "VALID", "by hand": [(1, 2), (0, 3)]}
 
 
 def derivatives(convolve, x, w):
-    """Of a number made of the convolution: by `x` and `w`, and of the size of those again."""
+    """Returns a function's derivatives by `x` and `w`, and those of the gradients' size by both."""
     with tf.GradientTape() as outer:
         outer.watch([x, w])
         with tf.GradientTape() as tape:
@@ -26,7 +26,7 @@ def derivatives(convolve, x, w):
 
 @pytest.fixture(autouse=True)
 def eigen(monkeypatch):
-    """As where TensorFlow doesn't take oneDNN."""
+    """Computes as where TensorFlow doesn't use oneDNN."""
     monkeypatch.setattr("core.layers.conv_gradients._pywrap_util_port.IsMklEnabled", lambda: False)
 
 

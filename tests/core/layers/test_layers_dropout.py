@@ -1,4 +1,4 @@
-"""Dropout: rates, rows that don't depend on who computes them, and bad input."""
+"""Dropout: rates, rows that are the same on any replica, and bad input."""
 
 import numpy as np
 import pytest

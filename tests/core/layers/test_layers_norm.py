@@ -47,7 +47,7 @@ def test_a_mean_far_from_zero_costs_no_precision(name: str) -> None:
 
 
 def steps(norm: BatchNorm, batches: list[tf.Tensor], microbatches: int = 1) -> None:
-    """What an engine does: sums over microbatches, then one commit."""
+    """Acts as the engine: sums over microbatches, then one commit."""
     for batch in batches:
         total = None
         for part in tf.split(batch, microbatches):
@@ -84,7 +84,7 @@ def test_microbatches_make_the_averages_of_the_whole_batch(microbatches: int) ->
 
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_the_moving_variance_is_exact_ten_thousand_deviations_from_zero(microbatches: int) -> None:
-    """From the first step on, whose sums are about zero, and where the mean moves on as far from one to the next."""
+    """In the first step, whose sums are about zero, and when the mean moves as far from step to step."""
     norm = BatchNorm(3, decay=0.9)
     batches = [RNG.fold(i).normal([60, 5, 3]) + np.float32([1e4 * (i + 1), -1e3, 0.0]) for i in range(4)]
     steps(norm, batches, microbatches)

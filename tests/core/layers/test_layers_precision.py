@@ -1,4 +1,4 @@
-"""Half precision: sums over many rows or pixels are those of float32, and finite where their result is."""
+"""Half precision: sums over many rows or pixels are float32's, and finite if their result is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,11 +32,11 @@ from core.layers import (
 from core.random import Rng
 
 RNG = Rng.from_seed(14)
-HALVES = {tf.bfloat16: 2**-8, tf.float16: 2**-11}  # how much one rounding may change, of the value
+HALVES = {tf.bfloat16: 2**-8, tf.float16: 2**-11}  # relative size of one rounding
 
 
 def steps_of(core: Any) -> Any:
-    """`core` over time, as a layer."""
+    """Returns `core` over time, as a layer."""
     return lambda x: unroll(core, x)[0]
 
 
@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[Any, list[int]]] = {
 
 
 def gradients(layer: Any, x: tf.Tensor, dtype: tf.DType) -> list[tf.Tensor]:
-    """Those of the parameters, from gradients of the result that are all of one sign, as those of a mean are."""
+    """Returns the parameters' gradients for output gradients of one sign, as a mean has them."""
     x = tf.cast(x, dtype)
     call = steps_of(layer) if isinstance(layer, GRU | LSTM) else layer
     inputs = (x, x) if isinstance(layer, Bilinear) else (x,)
@@ -132,6 +132,6 @@ def test_scores_beyond_float16_are_finite(chunk_size: int | None) -> None:
         np.testing.assert_allclose(y, np.ones(y.shape))
         for gradient in tape.gradient(y, [q, keys]):
             assert np.isfinite(gradient).all()
-    # The largest of scores that float16 holds none of is still told from the next.
+    # The largest of scores beyond float16 is still told from the next.
     values = tf.reshape(tf.range(4.0), [1, 4, 1, 1])
     np.testing.assert_array_equal(attend(q, k, tf.cast(values, tf.float16))[..., 0], np.zeros([1, 4, 1]))

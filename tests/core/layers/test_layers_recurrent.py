@@ -1,4 +1,4 @@
-"""Recurrent cores: pieces make the whole, lengths end an example, bad input is named."""
+"""Recurrent cores: pieces equal the whole, lengths end an example, errors name bad input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -109,7 +109,7 @@ def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
 
 
 class Reader(VanillaRNN):
-    """A core that also keeps how much it has read, and a map of where it was."""
+    """A core that also counts its inputs, and keeps a map of its places."""
 
     def step(self, projected: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
         hidden, read, seen = state

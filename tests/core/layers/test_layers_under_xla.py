@@ -1,4 +1,4 @@
-"""Layers that compute otherwise where XLA compiles them give the same: values, gradients, gradients of gradients."""
+"""Layers with another implementation under XLA: the same values, gradients, and gradients of gradients."""
 
 import functools
 import math

@@ -85,7 +85,7 @@ def test_real_logits_are_read_only_by_a_paired_generator(game) -> None:
 
 
 def cheapest_shared_logit(game: Game) -> float | None:
-    """The logit that real and fake may share at the least cost to the discriminator, by trying 401 of them."""
+    """Returns the logit shared by real and fake that costs the discriminator least, from 401 candidates."""
     logits = np.linspace(-2.0, 2.0, 401)
     costs = game.discriminator(tf.constant(logits), tf.constant(logits)).numpy()
     best = logits[costs <= costs.min() + 1e-9]
@@ -109,7 +109,7 @@ def test_a_game_knows_the_logit_of_an_even_chance(game: Game, border: float | No
         assert found is None
     else:
         assert game.border == pytest.approx(border, abs=1e-12)
-        assert found == pytest.approx(border, abs=0.005)  # half the distance between two that are tried
+        assert found == pytest.approx(border, abs=0.005)  # half the distance between two candidates
 
 
 def test_a_discriminator_is_right_beyond_the_border_or_in_the_order_of_a_pair() -> None:
@@ -143,7 +143,7 @@ def test_half_precision_is_computed_in_float32_and_float64_as_it_is(game, dtype)
 
 
 def slopes(game: Game, real: tf.Tensor, fake: tf.Tensor) -> list[tf.Tensor]:
-    """Both losses, their gradients, and the gradients of those."""
+    """Returns both losses, their gradients, and the gradients of those."""
     found: list[tf.Tensor] = []
     for loss in (game.discriminator, lambda r, f: game.generator(f, r)):
         with tf.GradientTape() as outer:

@@ -1,4 +1,4 @@
-"""Penalties on the slope of a critic, against critics whose slope is known."""
+"""Penalties on the slope of a critic, against critics of known slope."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def linear(x: tf.Tensor) -> tf.Tensor:
 
 
 def quadratic(x: tf.Tensor) -> tf.Tensor:
-    """½ xᵀAx, whose gradient is ½ (A + Aᵀ) x."""
+    """Returns ½ xᵀAx, whose gradient is ½ (A + Aᵀ) x."""
     x = tf.reshape(x, [-1, 50])
     return 0.5 * tf.reduce_sum(x * tf.matmul(x, tf.constant(A.T, x.dtype)), axis=1)
 
@@ -97,7 +97,7 @@ every_penalty = pytest.mark.parametrize("penalty", list(PENALTIES.values()), ids
 
 
 def trained(penalty: Callable[..., tf.Tensor], critic: Any, x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
-    """The penalties of the rows, and the gradients by which the critic learns from them."""
+    """Returns the penalties of the rows, and the critic's gradients from them."""
     with tf.GradientTape() as tape:
         values = penalty(critic, x, y)
     return [values, *tape.gradient(values, critic.trainable_variables)]

@@ -1,4 +1,4 @@
-"""Losses by hand: ignored labels, weights, labels out of range, shapes that don't fit, and what bad input is told."""
+"""Losses by hand: ignored labels, weights, labels out of range, wrong shapes, and errors of bad input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]], np.float32)
 
 
 def mean_of(loss: Loss) -> tf.Tensor:
-    """What an engine does with a loss: select where the weight is zero, sum, divide once."""
+    """Acts as the engine: selects where the weight is zero, sums, divides once."""
     assert loss.weight is not None
     total = tf.reduce_sum(tf.where(loss.weight == 0.0, 0.0, loss.weight * loss.per_example))
     return total / tf.reduce_sum(loss.weight)

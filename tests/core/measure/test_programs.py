@@ -1,4 +1,4 @@
-"""Programs that lack one part of a step run all other parts, once per step."""
+"""Programs without one part of a step run all other parts, once per step."""
 
 import collections
 import functools
@@ -37,7 +37,7 @@ STEPS = 3
 
 
 class Counted(Task):
-    """Counts what is computed."""
+    """Counts its computations."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Counted(Task):
             self.seen[name] += 1
             return np.float32(0.0)
 
-        # As any product, it is left out where nobody reads what it makes.
+        # Like any matrix product, it is pruned if its result isn't read.
         return x + tf.ensure_shape(tf.numpy_function(count, [x], tf.float32, stateful=False), [])
 
     def phases(self):
@@ -68,7 +68,7 @@ class Counted(Task):
 
 @functools.cache
 def taken_apart(replicas, microbatches):
-    """The task, the pieces of its step, a chunk that it eats, and the whole of it as a program."""
+    """Returns the task, the pieces of its step, an input chunk, and the whole as a program."""
     strategy = on_virtual_cpus(replicas)
     source = ArraySource({"x": np.ones([8, 4], "float32")}, name="ones")
     settings = {"global_batch_size": 4, "microbatches": microbatches, "chunk_steps": STEPS, "seed": 0}

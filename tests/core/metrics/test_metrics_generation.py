@@ -1,4 +1,4 @@
-"""Measures of generated examples: distances by hand, real against real, collapse, and what bad input is told."""
+"""Metrics of generated examples: distances by hand, real against real, collapse, and errors of bad input."""
 
 import re
 from collections.abc import Callable
@@ -16,13 +16,13 @@ Array = np.ndarray
 
 
 def sample(seed: int, rows: int, features: int, scale: float = 1.0, shift: float = 0.0) -> Array:
-    """Correlated features: the same correlations for every seed."""
+    """Returns correlated features: the same correlations for every seed."""
     mix = np.random.default_rng(99).normal(size=(features, features)) / np.sqrt(features)
     return (scale * np.random.default_rng(seed).normal(size=(rows, features)) @ mix + shift).astype(np.float32)
 
 
 def fid(real: Array, fake: Array) -> float:
-    """As the paper's code has it."""
+    """Computes as the paper's code does."""
     means = [x.astype(np.float64).mean(0) for x in (real, fake)]
     covariances = [np.atleast_2d(np.cov(x.astype(np.float64), rowvar=False)) for x in (real, fake)]
     root = scipy.linalg.sqrtm(covariances[0] @ covariances[1])
@@ -58,9 +58,7 @@ def test_an_offset_far_above_the_spread_costs_no_digits() -> None:
     rng = np.random.default_rng(0)
     real, fake = (rng.integers(-50, 50, (2, 200, 4)) * [[[1]], [[2]]]).astype(np.float32)
     expected = fid(real, fake)
-    assert distance(real + 1e5, fake + 1e5) == pytest.approx(
-        expected, rel=1e-5
-    )  # squares of 1e10 beside spreads of 1e3
+    assert distance(real + 1e5, fake + 1e5) == pytest.approx(expected, rel=1e-5)  # squares of 1e10 with spreads of 1e3
 
 
 def test_states_of_microbatches_make_the_distance_of_the_whole() -> None:

@@ -1,4 +1,4 @@
-"""Metrics by hand: figures one can check, labels out of range, ties, AUC's error bound, and what bad input is told."""
+"""Metrics by hand: values one can check, labels out of range, ties, AUC's error bound, and errors of bad input."""
 
 import functools
 import itertools
@@ -45,7 +45,7 @@ def test_precision_and_recall_by_hand() -> None:
 def test_confusion_by_hand() -> None:
     state = metrics.Confusion.of([0, 0, 1, 2], [0, 1, 1, 1], 4)
     np.testing.assert_array_equal(state.counts, [[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
-    # Class 3 occurs nowhere and is left out; class 2 was predicted only, and counts as never right.
+    # Class 3 occurs nowhere and is left out; class 2 was only predicted, and counts as never right.
     figures = {key: float(x) for key, x in state.result().items()}
     assert figures == pytest.approx({"accuracy": 0.5, "precision": 0.5, "recall": 4 / 9, "f1": (2 / 3 + 0.5) / 3})
     assert float(metrics.IoU(state.counts).result()) == pytest.approx((1 / 2 + 1 / 3) / 3)
@@ -127,7 +127,7 @@ def test_perplexity_of_a_uniform_choice_is_the_number_of_choices() -> None:
 def test_a_uniform_choice_of_a_byte_costs_eight_bits_and_of_two_bytes_at_once_sixteen() -> None:
     costs = np.log([256.0, 65536.0, 2.0]).astype(np.float32)
     assert float(metrics.BitsPerByte.of(costs[:2], [1, 2]).result()) == pytest.approx(8.0)
-    # An end of text stands for no byte, and has to be told all the same.
+    # An end of text has zero bytes, which must be given all the same.
     assert float(metrics.BitsPerByte.of(costs, [1, 2, 0]).result()) == pytest.approx(25.0 / 3.0)
     assert np.isnan(metrics.BitsPerByte.of([1.0], [0]).result())
 
@@ -183,7 +183,7 @@ def test_ssim_of_equal_images_is_one_and_equals_tensorflow_elsewhere() -> None:
 
 
 class Range(NamedTuple):
-    """A reader's own state."""
+    """A user's custom state."""
 
     above: tf.Tensor
     count: tf.Tensor

@@ -1,4 +1,4 @@
-"""The rate that an optimizer names is the one by which its last update moved the weights."""
+"""The rate that an optimizer reports is that of its last update."""
 
 import inspect
 
@@ -19,7 +19,7 @@ def small(transform, **values):
 
 
 def moved(optimizer, gradient=1.0, value=None):
-    """By how much the first number of each parameter falls where all gradients are `gradient`."""
+    """Returns how far the first number of each parameter falls if all gradients are `gradient`."""
     before = {path: v.numpy() for path, v in optimizer.parameters.items()}
     optimizer.apply({path: tf.fill(v.shape, gradient) for path, v in optimizer.parameters.items()}, value=value)
     return {path: float(np.ravel(before[path] - v.numpy())[0]) for path, v in optimizer.parameters.items()}

@@ -1,4 +1,4 @@
-"""What the table can't show: gradients that aren't finite, noise, averages, missing losses; squares under XLA."""
+"""Optimizers outside the table: non-finite gradients, noise, averages, missing losses; squares under XLA."""
 
 import gin
 import jax

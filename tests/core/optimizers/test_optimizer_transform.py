@@ -1,4 +1,4 @@
-"""`chain`, `named`, `observer` and `Optimizer`: what is composed, what it is called, and what is written."""
+"""`chain`, `named`, `observer` and `Optimizer`: composition, names, and written results."""
 
 import doctest
 import pathlib

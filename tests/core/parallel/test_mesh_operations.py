@@ -91,7 +91,7 @@ def with_gradient(fn):
 
 
 def on_mesh(fn, axes):
-    """The value of `fn` and its gradient, on 2x2, where the guard lets it pass."""
+    """Returns the value of `fn` and its gradient on 2x2, if the guard allows them."""
     strategy = on_virtual_mesh(2, 2)
     x = laid_out(X, strategy.mesh, axes)
     with strategy.names():

@@ -1,4 +1,4 @@
-"""One training step on a mesh means what it means on one device."""
+"""One training step on a mesh has the same result as on one device."""
 
 import itertools
 import re
@@ -53,7 +53,7 @@ def assert_same(outcome, expected):
     [(2, 2, 2, SLOTS), *(pytest.param(*sizes, n, (), marks=pytest.mark.long) for n, sizes in LESS_TELLING)],
 )
 def test_twenty_steps_are_those_of_one_device(rows, parts, microbatches, slots, batch, expected):
-    """With dropout, clipping, AdamW and an average of the weights; slots cut along the batch change no number."""
+    """With dropout, clipping, AdamW and an average of the weights; slots sharded along the batch change no number."""
     assembly = assemble(make, on_virtual_mesh(rows, parts, LAYOUTS, slot_layouts=slots))
     assert_same(Run(assembly, batch, microbatches=microbatches).train(20), expected)
 

@@ -1,4 +1,4 @@
-"""Lookups in a row-sharded table are those of a whole table, for any number of ids."""
+"""Lookups in a row-sharded table equal those in a whole table, for any number of ids."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ VALUES = np.random.RandomState(0).randn(8, 4).astype("f4")
 
 
 def looked_up(ids):
-    """The rows of a table on 2x2, and the gradient of their squares' sum."""
+    """Returns rows of a table on 2x2, and the gradient of their squared sum."""
     mesh = on_virtual_mesh(2, 2).mesh
     table = MeshVariable(laid_out(VALUES, mesh, ("model", "-")), name="w")
 
@@ -34,7 +34,7 @@ def test_rows_and_their_gradients_are_those_of_the_table(ids):
 
 @pytest.mark.parametrize("strange", [8, -1])
 def test_an_id_outside_the_table_is_an_error(strange):
-    # Of its devices' errors TensorFlow raises one: the kernel's, or that of a sum which the kernel's error cancelled.
+    # TensorFlow raises one of its devices' errors: the kernel's, or that of a sum which the kernel's error cancelled.
     errors = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
     with pytest.raises(errors, match=r"is not in \[0, 8\)|Operation was cancelled"):
         looked_up([[1, 2], [strange, 0]])

@@ -1,4 +1,4 @@
-"""On a mesh as well, reads after a write see the written value."""
+"""Reads after a write see the written value, on a mesh as well."""
 
 import os
 from functools import partial
@@ -100,7 +100,7 @@ def test_a_generator_learns_from_the_discriminator_as_its_update_left_it(spectra
 
 
 class Normalised(Task):
-    """Derives, after its update, what it normalises by from what was written."""
+    """After its update, derives its normaliser from the written values."""
 
     def __init__(self, *, rng):
         super().__init__()

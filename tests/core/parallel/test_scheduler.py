@@ -1,4 +1,4 @@
-"""The step scheduler hands out bundles of steps to workers, played by the tests, and repeats lost ones."""
+"""The step scheduler hands bundles of steps to simulated workers, and repeats lost ones."""
 
 import threading
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ WORKERS = 2
 
 
 class Played:
-    """Workers that take a bundle when they are told to."""
+    """Workers that take a bundle on command."""
 
     def __init__(self, *, overdue=1e9, meeting_deadline=1e9):
         self.waiting = []  # bundles: the first step, how many steps, the event that they are done
@@ -45,7 +45,7 @@ class Played:
 
 @pytest.fixture
 def alongside():
-    """Runs a function in another thread, which has to have ended by the end."""
+    """Runs a function in another thread, which must have ended at the end."""
     threads = []
 
     def start(fn, *args):

@@ -1,4 +1,4 @@
-"""Servers refuse wrong settings, hold each variable once, and write each step once and atomically."""
+"""Parameter servers refuse wrong settings, hold each variable once, and write each step once and atomically."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,7 @@ class Pushes:
         self.weight, self.ages = tf.Variable(0.0), []
 
     def push(self, step, *, seen=0, loss=1.0, healthy=True, phase="net", write=None):
-        """Returns whether the step may go on."""
+        """Returns whether the step may continue."""
 
         def add(take, age):
             self.weight.assign_add(tf.cast(take, tf.float32))
@@ -73,7 +73,7 @@ def test_a_step_counts_once_however_often_it_is_pushed():
     pushes = Pushes()
     assert [pushes.push(step) for step in (1, 1, WINDOW - 1, WINDOW - 1)] == [
         True
-    ] * 4  # what is done doesn't stop the rest
+    ] * 4  # completed work doesn't stop the rest
     assert (float(pushes.weight), float(pushes.sums["net"]["loss"]), int(pushes.book.clocks["net"])) == (2.0, 2.0, 2)
 
 
@@ -148,17 +148,17 @@ class Adding:
         }
         self.loss, self._large = tf.Variable(0.0), tf.Variable(tf.ones([256, 256]))
         bad_step, sums = tf.Variable(NOBODY, dtype=tf.int64), {"net": {"loss": self.loss}}
-        self.computes = lambda step: True  # what a worker does between its pull and its push
+        self.computes = lambda step: True  # runs between a worker's pull and its push
         self.exchange = ServedExchange(strategy)
         self.book = Book(["net"], bad_step, sums, server=SERVER, max_staleness=None)
 
     def worker(self):
-        """Returns what takes a step at one worker: a trace of its own, as each has copies of its own."""
+        """Returns a function that takes a step at one worker, with a separate trace and separate copies."""
         number = tf.TensorSpec([], tf.int64)
         return tf.function(self._take, input_signature=(number, number), autograph=False).get_concrete_function()
 
     def _take(self, step, others):
-        """Returns what the weights were when they were pulled, and whether the step was counted.
+        """Returns the pulled weights, and whether the step was counted.
 
         Before its push so many updates of `others` are counted.
         """
@@ -182,7 +182,7 @@ class Adding:
             return tf.constant(True), dict(values)
 
     def _later(self, weight):
-        """Reads a weight, and takes a while for it."""
+        """Reads a weight slowly."""
         with tf.control_dependencies([x := weight.read_value()]):
             return x + 0.0 * tf.reduce_sum(tf.matmul(self._large.read_value(), self._large.read_value()))
 

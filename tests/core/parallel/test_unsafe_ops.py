@@ -1,4 +1,4 @@
-"""Operations that DTensor gets wrong are refused before they run, with the line that wrote them."""
+"""Operations that DTensor gets wrong are refused before they run; the error names the user's line."""
 
 import inspect
 import re
@@ -64,7 +64,7 @@ def test_unsafe_operations_are_named_with_their_line_and_remedy(name):
 
 
 def test_functions_of_the_project_are_named_with_the_call():
-    """Nobody could rewrite it by the remedy for lines of one's own."""
+    """Users can't rewrite such a line, so the remedy for their own lines would be wrong."""
     lengths = tf.constant([4, 4])
 
     def loss(x):
@@ -114,7 +114,7 @@ class Line(Task):
 
 
 class Pieces(Line):
-    """Has outputs of several microbatches, which the engine puts together."""
+    """Returns outputs of several microbatches, which the engine joins."""
 
     def phases(self):
         return [Compute("y", fn=lambda batch, rng: {"y": self.net(batch["x"])}), *super().phases()]
@@ -150,7 +150,7 @@ def test_a_step_is_refused_before_it_runs_by_the_line_that_wrote_it(write, says)
 
 
 class Failing:
-    """A function whose first run fails with TensorFlow's catch-all, for a reason of its own."""
+    """A function whose first run fails with TensorFlow's generic error, for a reason of its own code."""
 
     graph = tf.Graph()
 

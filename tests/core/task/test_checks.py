@@ -1,4 +1,4 @@
-"""Before the first step a task checks the features of its sources, and which variables its phases train."""
+"""Before the first step a task checks its sources' features, and the variables that its phases train."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ ALONE = tf.distribute.OneDeviceStrategy("CPU:0")
 
 
 class Parts(Task):
-    """An encoder that nobody trains, a head, and everything that isn't for training by its nature."""
+    """An untrained encoder, a head, and every kind of variable that isn't trainable."""
 
     def __init__(self, *, rng):
         super().__init__()
@@ -30,7 +30,7 @@ class Parts(Task):
         self.head = layers.SpectralNorm(layers.Linear(4, 1, rng=rng.fold("head")), rng=rng.fold("power"))
         self.target = tf.Variable(tf.zeros([2]), trainable=False, name="target")
         self.past = Module()
-        self.past.mean = tf.Variable(0.0, name="mean")  # history, though nothing says that it isn't trainable
+        self.past.mean = tf.Variable(0.0, name="mean")  # history, though nothing marks it as untrainable
 
     def phases(self):
         return [
@@ -95,7 +95,7 @@ FLOATS = ArraySource({"image": ZEROS.astype("float32")}, name="floats")
 
 
 class Reader(Task):
-    """Reads what it is told to."""
+    """Reads the given features."""
 
     def __init__(self, **features):
         super().__init__()
@@ -173,7 +173,7 @@ def test_a_missing_feature_or_a_label_without_a_class_is_refused():
 
 
 def windows(dtype="int32", **tokenizer):
-    """Windows of three tokens and the one after them; 7 is the largest, in the last."""
+    """Returns windows of three tokens and the one after them; 7 is the largest, in the last."""
     source = ArraySource({"tokens": np.arange(8).reshape(2, 4).astype(dtype)}, name="windows")
     if tokenizer:
         source.tokenizer = SimpleNamespace(**tokenizer)

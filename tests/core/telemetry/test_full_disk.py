@@ -1,4 +1,4 @@
-"""On a full disk TensorBoard's events are left out with one warning; metrics end the run."""
+"""On a full disk TensorBoard's events are dropped with one warning; metrics end the run."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from core.telemetry import JsonLines, Telemetry, TensorBoard, Warned
 
 @contextlib.contextmanager
 def most(size):
-    """Lets no file grow beyond `size` bytes."""
+    """Limits the size of files to `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -25,7 +25,7 @@ def most(size):
 
 
 class Notes:
-    """A screen that remembers."""
+    """A screen that records its lines."""
 
     live = False
 
@@ -81,7 +81,7 @@ def test_events_without_room_are_left_out_and_warned_of_once(what, tmp_path):
     with most(len(before) + 10):
         for step in (2, 3):
             show(telemetry, step)
-        telemetry.write(4, "eval", {f"figure_{i}": 1.0 for i in range(99)})  # into a file that isn't there yet
+        telemetry.write(4, "eval", {f"figure_{i}": 1.0 for i in range(99)})  # into a file that doesn't exist yet
     assert path.read_bytes() == before
     show(telemetry, 5)
     telemetry.write(5, "eval", {"loss": 0.5})
@@ -97,7 +97,7 @@ def test_events_without_room_are_left_out_and_warned_of_once(what, tmp_path):
 
 
 def head(records):
-    """What an event file begins with: two records."""
+    """Returns the start of an event file: two records."""
     first = 16 + int.from_bytes(records[:8], "little")
     return records[: first + 16 + int.from_bytes(records[first : first + 8], "little")]
 

@@ -16,7 +16,7 @@ ESCAPE = "\x1b"
 
 
 def clock_of(*times: float):
-    """Returns a clock that shows these times, one a look, and stays at the last."""
+    """Returns a clock that shows these times, one per call, and then stays at the last."""
     remaining = itertools.chain(times, itertools.repeat(times[-1]))
     return lambda: next(remaining)
 
@@ -169,7 +169,7 @@ def test_a_bar_that_is_too_wide_is_cut_off_in_letters_that_the_terminal_has(term
 
 
 class Counted:
-    """A figure that is still on its way from the device: looking at it costs time."""
+    """A metric that is still on the device: reading it costs time."""
 
     def __init__(self) -> None:
         self.looks = 0

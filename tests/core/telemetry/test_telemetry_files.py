@@ -132,7 +132,7 @@ def test_lines_are_seen_at_once_and_outlive_a_kill(tmp_path):
 
 
 def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
-    """Those of each split, by `split/name`."""
+    """Returns the scalars of each split, by `split/name`."""
     found = {}
     for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
         events = EventAccumulator(str(folder)).Reload()
@@ -177,7 +177,7 @@ def kept(path):
 def test_each_is_kept_once_with_the_last_step_heard_of(tmp_path):
     path = tmp_path / "warnings.jsonl"
     telemetry = Telemetry([], Warned(path, 0))
-    assert not path.exists()  # a run that is well leaves no file
+    assert not path.exists()  # a healthy run leaves no file
     telemetry.progress(10)
     telemetry.warn_once("20 % of the time was spent waiting")
     telemetry.write(20, "train", {"loss": 1.0})
@@ -205,7 +205,7 @@ def test_a_run_that_goes_on_has_those_of_before_and_none_twice(tmp_path, first_s
 
 def test_warnings_of_different_things_are_kept_each_time(tmp_path):
     path = tmp_path / "warnings.jsonl"
-    for _ in range(2):  # the second time it was killed, and comes to the same steps
+    for _ in range(2):  # the second run was killed, and reaches the same steps
         telemetry = Telemetry([], Warned(path, 10))
         telemetry.progress(10)
         for step in (7, 8):

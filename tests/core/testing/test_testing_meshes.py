@@ -15,7 +15,7 @@ from models.classifiers import ConvNetClassifier
 
 
 class Noisy(Task):
-    """Draws noise of its own; the guard is told to look away."""
+    """Draws its own noise; the guard ignores it."""
 
     def __init__(self, *, rng):
         super().__init__()

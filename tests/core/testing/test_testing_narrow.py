@@ -1,4 +1,4 @@
-"""Gradients of a step that computes in bfloat16: right ones pass, and a path that is cut is found."""
+"""Gradients of a step in bfloat16: right ones pass, and a stopped path is found."""
 
 import dataclasses
 

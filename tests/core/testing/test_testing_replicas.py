@@ -1,4 +1,4 @@
-"""Assertions over replicas, microbatches and collectives pass right tasks and catch usual mistakes."""
+"""Assertions over replicas, microbatches and collectives pass right tasks and catch common mistakes."""
 
 import dataclasses
 
@@ -62,7 +62,7 @@ class Normalised(Task):
         self.norm, self.dropout = layers.BatchNorm(4, sync=True), layers.Dropout(0.2)
 
     def phases(self):
-        # Not Adam: the bias ahead of the normalisation has a gradient of nothing but rounding.
+        # Not Adam: the bias before the normalisation has a gradient of rounding size only.
         return [Update("net", loss=self.loss, trains=self, optimizer=sgd(0.1), mixes_rows=True)]
 
     def loss(self, batch, rng):
@@ -73,7 +73,7 @@ class Normalised(Task):
 
 
 class Unequal(Small):
-    """Begins with what each replica has of its own."""
+    """Starts from values that differ by replica."""
 
     def __init__(self, *, rng):
         super().__init__(rng=rng)
@@ -83,7 +83,7 @@ class Unequal(Small):
 
 
 class Late(Small):
-    """Differs by an update only: a metric would have to be looked at one step later."""
+    """Differs by an update only: a metric shows it one step later."""
 
     def loss(self, batch, rng):
         whole = tf.cast(batch["y"].shape[0] == ROWS, tf.float32)

@@ -1,4 +1,4 @@
-"""Of two ways to the loss one has no gradient, and the other most of it: the examples' slopes show it."""
+"""Per-example slopes find a path to the loss without a gradient, even if the other path has most of it."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ ROWS, TIME, WORDS = 8, 6, 11
 
 
 class Residual(Task):
-    """Blocks of `x + a(norm(x))`, in the one at `cut` without a gradient along `x`."""
+    """Blocks of `x + a(norm(x))`; the one at `cut` has no gradient along `x`."""
 
     def __init__(self, seed, size, norm, part, blocks=2, cut=0):
         super().__init__()
@@ -56,7 +56,7 @@ def batch(seed):
     return {"tokens": np.random.RandomState(seed).randint(0, WORDS, (ROWS, TIME)).astype("int32")}
 
 
-# The first three passed when the slope of the mean loss alone was looked at, and 0.05 of it let go by.
+# The mean loss's slope alone passed the first three, and 0.05 of it passed the last.
 @pytest.mark.parametrize(
     ("seed", "size", "norm", "part", "blocks", "cut"),
     [
@@ -77,11 +77,11 @@ def test_blocks_whose_ways_are_all_open_pass(part):
     assert_gradients(Residual(0, 16, layers.LayerNorm, part, cut=None), batch(0))
 
 
-NUDGED = 1.0 + 0.05 * np.random.RandomState(0).standard_normal(3).astype("float32")  # what the assertion makes of ones
+NUDGED = 1.0 + 0.05 * np.random.RandomState(0).standard_normal(3).astype("float32")  # ones after the assertion's change
 
 
 class Bent(Task):
-    """Stands, once its weights are nudged, at the bend of a rectifier in each example."""
+    """After a nudge of its weights, every example is at a rectifier's kink."""
 
     def __init__(self):
         super().__init__()

@@ -1,6 +1,6 @@
-"""What the assertions of a step say where they can't judge, and that they leave everything as it was.
+"""Step assertions where they can't judge, and their lack of side effects.
 
-That they catch mistakes, and no right step, is what `tests/planted` is for.
+`tests/planted` shows that they catch mistakes, and pass right steps.
 """
 
 import numpy as np

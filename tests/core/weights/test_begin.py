@@ -1,4 +1,4 @@
-"""A task begins with what a checkpoint holds, to the bit: all that was asked for, or nothing and a table."""
+"""Warm starts restore a checkpoint to the bit: everything requested, or nothing and a table."""
 
 from shutil import rmtree
 
@@ -18,7 +18,7 @@ from tests.core.checkpoint_lab import DATA, flip_bit, save
 
 
 class Net(tf.Module):
-    """Variables by path, each with a value of its own."""
+    """Variables by path, each with another value."""
 
     def __init__(self, seed, **shapes):
         rng = np.random.default_rng(seed)

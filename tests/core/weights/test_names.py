@@ -1,4 +1,4 @@
-"""Rules lead from names of weights to paths of a task, one after the other."""
+"""Renaming rules map weight names to paths of a task, one after the other."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Weights of others, in files of theirs: each axis and each bit in its place, and no file trusted."""
+"""Foreign weight files: each axis and bit in its place, and no file trusted."""
 
 import json
 import os
@@ -21,7 +21,7 @@ NAMES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F64"
 
 
 def write_safetensors(path, arrays, *, cut=0, **header):
-    """Writes what the format's page says, so that a damaged one can be written as well."""
+    """Writes the format by its specification, so that damaged files can be written as well."""
     kinds = {np.dtype(dtype): name for name, dtype in NAMES.items()}
     content, entries = b"", {}
     for name, x in arrays.items():

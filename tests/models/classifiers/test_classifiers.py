@@ -1,4 +1,4 @@
-"""The classifiers by themselves: shapes, parameter counts, and that each can learn."""
+"""Classifiers: shapes, parameter counts, and learning."""
 
 import pytest
 import tensorflow as tf

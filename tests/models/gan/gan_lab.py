@@ -1,4 +1,4 @@
-"""Tiny GANs of every kind, as an experiment makes them, and a batch of digits to train them on."""
+"""Tiny GANs of every kind, built as in an experiment, and a batch of digits to train them on."""
 
 import functools
 
@@ -23,7 +23,7 @@ def tiny_dcgan(norm="group", **settings):
 
 
 def made(task=Gan, **settings):
-    """A factory of tiny networks, as an experiment calls it."""
+    """Returns a factory of tiny networks, as an experiment calls it."""
     defaults = {
         "networks": TINY,
         "image_shape": [8, 8, 1],

@@ -36,7 +36,7 @@ def test_update_leaves_the_other_network_bit_for_bit(make):
 
 
 class InTurn(BatchNormGan):
-    """Gives the rows weight in one update a step: in that of the discriminator first, then in the generator's."""
+    """Gives the rows weight in one update a step: first the discriminator's, then the generator's."""
 
     def phases(self):
         return [dataclasses.replace(phase, loss=only(i, phase.loss)) for i, phase in enumerate(super().phases())]
@@ -77,7 +77,7 @@ def test_generator_learns_at_its_own_rate_once_in_so_many_steps():
 
 
 def by_hand(task, image, label):
-    """Logits of the discriminator of one hidden layer, and the squares of their slopes."""
+    """Returns the logits of a discriminator with one hidden layer, and the squares of their slopes."""
     value = {path: v.numpy().astype("float64") for path, v in named_variables(task.d).items()}
     x = np.reshape(image, [len(image), 64]).astype("float64")
     before = x @ value["hidden/0/w"] + value["hidden/0/b"]
@@ -194,7 +194,7 @@ def test_real_images_are_resized_to_the_size_of_fakes():
     task.evaluate(BATCH)
     real = seen[1].numpy()
     assert real.shape == (ROWS, 32, 32, 1)
-    # The mean of what four pixels became is theirs but for the borders; the range is that of tanh.
+    # The mean of four pixels stays the same except at the borders; the range is that of tanh.
     assert real.min() == -1.0
     assert real.max() == pytest.approx(1.0, abs=0.1)
     np.testing.assert_allclose(real.mean((1, 2, 3)), 2.0 * DATA["image"].mean((1, 2, 3)) - 1.0, atol=0.02)

@@ -1,4 +1,4 @@
-"""A GAN's numbers are the same on any number of replicas, in any microbatches, wherever its phases run."""
+"""A GAN's numbers are the same on any number of replicas, in any microbatches and placements."""
 
 import pytest
 

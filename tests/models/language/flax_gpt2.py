@@ -1,4 +1,4 @@
-"""GPT-2's shape, made a second time in Flax: the peer of `LanguageModel`, which shares no line with it."""
+"""A second implementation of GPT-2 in Flax: the peer of `LanguageModel`, without shared code."""
 
 import flax.linen as nn
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 
 STDDEV = 0.02
 
-# From a path of ours to the peer's, and, where its array holds three of ours, which of them.
+# From the project's paths to the peer's; if its array holds three of the project's, which of them.
 IN_A_BLOCK = {
     "norm_1/scale": ("ln_1/scale", None),
     "norm_1/offset": ("ln_1/bias", None),
@@ -87,12 +87,12 @@ class FlaxGpt2(nn.Module):
 
 
 def decays(params):
-    """Says of each parameter whether it decays: matrices and tables do, biases and what norms have don't."""
+    """Tells for each parameter whether it decays: matrices and tables do, biases and norms' parameters don't."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in ("kernel", "embedding"), params)
 
 
 def take_over(net, given):
-    """Writes the peer's weights into `net`, of which none may be left out."""
+    """Writes the peer's weights into `net`; none may be missing."""
     paths = OUTSIDE | {
         f"blocks/{i}/{own}": (f"h_{i}/{its}", third)
         for i in range(len(net.blocks))

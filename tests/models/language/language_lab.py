@@ -1,4 +1,4 @@
-"""A small language model, and windows of text as a source has them: packed documents, padding at the end of some."""
+"""A small language model, and windows of text as a source makes them: packed documents, some with padding."""
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ def make_task(*, rng, **settings):
 
 
 def packed(*documents, length=CONTEXT):
-    """One window that begins with these documents; the rest is padding."""
+    """Returns one window that begins with these documents; the rest is padding."""
     tokens, document = np.zeros([length + 1], "int32"), np.full([length + 1], -1, "int32")
     first = 0
     for i, text in enumerate(documents):
@@ -28,7 +28,7 @@ def packed(*documents, length=CONTEXT):
 
 
 def windows(count=4, *, seed=0):
-    """Windows of two documents each, and of padding after some of them."""
+    """Returns windows of two documents each, some followed by padding."""
     random = np.random.RandomState(seed)
 
     def text(size):

@@ -1,4 +1,4 @@
-"""A peer of GPT-2's shape in Flax: with its weights, and read from files of `transformers`, logits are the same.
+"""Logits equal those of a GPT-2 peer in Flax: with its weights, and from files of `transformers`.
 
 `python -m tools.gpt2_peer` has `transformers` itself make such files.
 """
@@ -34,7 +34,7 @@ PARTS = {"c_attn": "attn.c_attn", "c_proj": "attn.c_proj", "c_fc": "mlp.c_fc", "
 
 @pytest.fixture(scope="module")
 def params():
-    """Returns weights of the peer, of which no bias is zero and no scale one: all that is mapped matters."""
+    """Returns the peer's weights, with no zero bias and no unit scale: every mapping matters."""
     shapes = jax.eval_shape(PEER.init, jax.random.PRNGKey(0), TOKENS, ALONE)["params"]
     random = np.random.RandomState(1)
     return jax.tree_util.tree_map_with_path(
@@ -44,7 +44,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def logits(params):
-    """Returns the peer's logits by the documents of its tokens, each a text of its own or several packed."""
+    """Returns the peer's logits by the documents of its tokens, one text or several packed ones."""
     apply = jax.jit(PEER.apply)
     return {name: np.asarray(apply({"params": params}, TOKENS, x)) for name, x in (("a", ALONE), ("p", PACKED))}
 
@@ -94,7 +94,7 @@ def test_gpt2_learns_as_its_peer_does(params):
 
 
 def named_as_theirs(params):
-    """The peer's arrays as `transformers` calls them, with the masks that earlier versions kept."""
+    """Returns the peer's arrays under the names of `transformers`, with the masks that earlier versions kept."""
     found = {"transformer.h.0.attn.bias": np.tril(np.ones([1, 1, 10, 10], np.float32))}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(params):
         *parts, last = (key.key for key in keys)

@@ -1,4 +1,4 @@
-"""The loss of a language model: which tokens count, what they see, and no dependence on how a step is cut up."""
+"""The loss of a language model: which tokens count, what they attend to, and independence of a step's splits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Writing text: cached as uncached, alone as among others, and what each way of choosing promises."""
+"""Text generation: cached as uncached, alone as in a batch, and the guarantees of each sampling method."""
 
 import itertools
 
@@ -18,7 +18,7 @@ PROMPTS, LENGTHS = [[1, 2, 3, 4], [5, 0, 0, 0], [7, 8, 0, 0]], [4, 1, 2]
 
 
 def lively(**settings):
-    """A task whose predictions hang on all that came before: far larger weights than at the beginning."""
+    """Returns a task whose predictions depend on everything before: weights far larger than initially."""
     task = make_task(**{"rng": RNG, "num_layers": 1, **settings})
     for i, variable in enumerate(task.net.parameters().values()):
         variable.assign(variable + 0.4 * Rng.from_seed(i).normal(variable.shape))
@@ -30,12 +30,12 @@ def write(task, prompts=PROMPTS, lengths=LENGTHS, rng=RNG):
 
 
 def log_p(task, tokens):
-    """Of each next token, by the network without a cache."""
+    """Returns the log-probability of each next token, from the network without a cache."""
     return tf.nn.log_softmax(task.net(tf.constant(tokens))).numpy()
 
 
 def greedily(task, text, length):
-    """What `greedy` goes on with after so many tokens of a text of its own: the network sees all of it at once."""
+    """Returns `greedy`'s continuation after so many tokens of a single text: the network sees all of it at once."""
     best = np.argmax(log_p(task, [text])[0], -1)
     return [END if END in text[length:i] else best[i - 1] for i in range(length, len(text))]
 
@@ -45,7 +45,7 @@ def test_cached_logits_are_those_without(shape):
     net = lively(**SHAPES[shape]).net
     tokens = tf.constant(np.random.RandomState(0).randint(0, VOCABULARY, [3, CONTEXT]), tf.int32)
     whole = net(tokens)
-    for first in (1, 3):  # all after that many one by one
+    for first in (1, 3):  # all later ones one by one
         logits, caches = net.decode(tokens[:, :first], net.empty_caches(3, CONTEXT))
         for i in range(first, CONTEXT):
             np.testing.assert_allclose(logits, whole[:, i - 1], atol=1e-5)
@@ -87,7 +87,7 @@ def test_beam_search_of_all_texts_finds_the_most_probable():
     steps = log_p(task, [[*prompt, *text] for text in texts])[:, len(prompt) - 1 :]
 
     def score(i):
-        """The text's log-probability up to its end; None where something follows the end."""
+        """Returns the text's log-probability up to its end; None if anything follows the end."""
         text = texts[i]
         last = text.index(end) if end in text else len(text) - 1
         if any(token != end for token in text[last:]) and end in text:
@@ -186,7 +186,7 @@ def test_decoder_runs_one_position_a_new_token():
         function = tf.function(task.write, autograph=False).get_concrete_function(
             RNG, tf.TensorSpec([3, 4], tf.int32), tf.TensorSpec([3], tf.int32), end=END, vocabulary=VOCABULARY
         )
-    assert seen == [[3, None], [3, 1]]  # what all prompts have, at once, and then one position in a loop
+    assert seen == [[3, None], [3, 1]]  # the prompts' common part at once, and then one position per round
     (loop,) = [op for op in function.graph.get_operations() if op.type in ("While", "StatelessWhile")]
     body = function.graph._get_function(loop.get_attr("body").name).graph
     products = [op.outputs[0].shape for op in body.get_operations() if op.type == "MatMul"]

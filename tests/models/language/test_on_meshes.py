@@ -1,4 +1,4 @@
-"""The transformer, its matrices cut as Megatron cuts them, trains to the same numbers."""
+"""The transformer with Megatron's sharding trains to the same numbers."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ from trainers.workdir import Workdir
 
 MEGATRON, TABLE_CUT = shipped("mesh_transformer"), shipped("mesh_transformer", table="model,-")
 SEQUENCE = shipped("mesh_sequence", "output_layouts")
-# Without rotary positions a bias of the keys has no gradient but rounding, of which AdamW makes steps.
+# Without rotary positions a key bias has a gradient of rounding size only, which AdamW turns into full steps.
 GPT = {"positions": "rotary"}
 LLAMA = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "num_kv_heads": 2}
 ROWS, TIME, VOCABULARY, STEPS = 8, 8, 32, 8
@@ -52,7 +52,7 @@ def on_one_device(**settings):
 
 
 def assert_same_on(rows, parts, settings, layouts, *, microbatches=1, outputs=(), recompute=False):
-    """On one device nothing is computed again, which changes no number."""
+    """One device recomputes nothing, which changes no number."""
     expected = on_one_device(**settings)
     mesh = on_virtual_mesh(rows, parts, layouts, output_layouts=outputs)
     found = Run(assemble(make(**settings, recompute=recompute), mesh), texts(), microbatches=microbatches).train(STEPS)
@@ -63,7 +63,7 @@ def assert_same_on(rows, parts, settings, layouts, *, microbatches=1, outputs=()
 
 @pytest.mark.long
 def test_mesh_of_two_by_two_trains_as_one_device_does():
-    """With dropout, clipping and AdamW, and the table of tokens cut by its rows."""
+    """With dropout, clipping and AdamW, and the token table sharded by rows."""
     assert_same_on(2, 2, GPT, TABLE_CUT, microbatches=2)
 
 
@@ -73,7 +73,7 @@ def test_sequence_layout_of_norms_changes_no_number():
 
 
 def collectives(layouts, *, outputs=()):
-    """Returns what the devices of 1x2 exchange in one step of one block; by SGD, whose sums are the network's own."""
+    """Returns the transfers on 1x2 in one step of one block; with SGD, all sums are the network's own."""
 
     def task(*, rng):
         sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": 1, "size": 64, "num_heads": 4}
@@ -94,7 +94,7 @@ def forward_products(found):
 
 @pytest.mark.long
 def test_megatron_block_sums_activations_twice_forward_and_backward():
-    """Nothing else is exchanged, where the table is whole."""
+    """Nothing else is exchanged if the table is whole."""
     found = collectives(MEGATRON)
     assert [entry.bytes // ACTIVATIONS for entry in found] == [1] * 4
     assert sum(entry.bytes % ACTIVATIONS for entry in found) <= 4096  # the norm of gradients rides along
@@ -103,7 +103,7 @@ def test_megatron_block_sums_activations_twice_forward_and_backward():
 
 @pytest.mark.long
 def test_sequence_layout_of_norms_makes_two_exchanges_of_each_sum():
-    """A sum that leaves a part with each device, and one that joins the parts; the last norm's output is joined too."""
+    """A reduce-scatter and an all-gather; the last norm's output is gathered too."""
     found = collectives(MEGATRON, outputs=SEQUENCE)
     whole = [entry for entry in found if entry.bytes >= ACTIVATIONS]
     assert sum(entry.bytes // ACTIVATIONS for entry in whole) == 2 * 4 + 2
@@ -112,7 +112,7 @@ def test_sequence_layout_of_norms_makes_two_exchanges_of_each_sum():
 
 
 def test_table_layout_adds_two_sums_of_activations_and_three_of_numbers_a_token():
-    """Beside the four of the block: one where tokens are looked up, one back from the logits, three of the loss."""
+    """On top of the block's four: one at the lookup, one back from the logits, three of the loss."""
     found = collectives(TABLE_CUT)
     assert sum(entry.bytes == ACTIVATIONS for entry in found) == 4 + 2
     assert sum(entry.bytes == ROWS * TIME * 4 for entry in found) == 3
@@ -130,7 +130,7 @@ def test_table_layout_adds_two_sums_of_activations_and_three_of_numbers_a_token(
     ],
 )
 def test_llama_trains_as_one_device_does(rows, parts, layouts, recompute):
-    """The layouts of GPT's tests, of which a mesh of one axis has a part."""
+    """With the layouts of GPT's tests, reduced on a mesh with one axis."""
     assert_same_on(rows, parts, LLAMA, layouts, recompute=recompute)
 
 
@@ -140,7 +140,7 @@ def test_shipped_layouts_train_by_the_command_as_one_device_does(name, tmp_path)
     """A GPT, with chunks, microbatches, evaluation and texts."""
     steps = {"steps": 40, "Trainer.log_every": 20, "Trainer.evaluate_every": 20, "Texts.every": 20}
     steps |= {"Trainer.checkpoint_every": 20, "Trainer.microbatches": 2}
-    steps |= {"warmup_cosine.peak_rate": 1e-3}  # at that of the file AdamW magnifies the last bits of any two runs
+    steps |= {"warmup_cosine.peak_rate": 1e-3}  # at the file's rate AdamW amplifies rounding between any two runs
     flags = [f"--gin_file={CONFIGS / 'text_tiny.gin'}", *(f"--gin_param={key} = {x}" for key, x in steps.items())]
     on_mesh = [f"--gin_file={CONFIGS / 'runtime' / name}.gin", "--gin_param=mesh.batch = 2"]
     plain = run(*flags, "--workdir=plain", cwd=tmp_path)

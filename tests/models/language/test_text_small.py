@@ -1,4 +1,4 @@
-"""GPT-2's smallest shape, which isn't trained here: summarised without its weights, and sampled as it begins."""
+"""GPT-2's smallest shape, without training: a summary without weights, and samples from initial ones."""
 
 import subprocess
 import sys

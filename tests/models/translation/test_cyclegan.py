@@ -1,4 +1,4 @@
-"""CycleGAN: networks of the paper's sizes, losses by its formulas, the same numbers however a batch is cut up."""
+"""CycleGAN: networks of the paper's sizes, losses by its formulas, the same numbers for any split of a batch."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ RNG = Rng.from_seed(1)._replace(num_rows=ROWS)
 
 
 def made(**settings):
-    """A factory of tiny networks, as an experiment calls it."""
+    """Returns a factory of tiny networks, as an experiment calls it."""
     defaults = {
         "image_shape": [SIZE, SIZE, 3],
         "width": 2,
@@ -37,7 +37,7 @@ def made(**settings):
         "discriminator_channels": [3, 4],
         "pool_size": POOL,
         "paired_evaluation": True,
-        # Steps much smaller than the weights: behind a norm, small weights turn a large step into chaos.
+        # Steps much smaller than the weights: before a norm, small weights turn a large step into chaos.
         "g_optimizer": sgd(1e-4),
         "d_optimizer": sgd(1e-4),
     }
@@ -53,7 +53,7 @@ def task():
 
 
 def shaped(make, **sizes):
-    """Makes a network of color images without values, of which drawing millions takes long."""
+    """Makes a network of colour images without values, because drawing millions takes long."""
     with shapes_only.shapes_only():
         return shapes_only.made(lambda: make(3, **sizes, rng=Rng.from_seed(0)), contextlib.nullcontext)
 
@@ -90,7 +90,7 @@ def test_patch_logit_sees_its_receptive_field(channels, field):
         tape.watch(image)
         x = image
         for layer in d.net.layers:
-            # Norms read the whole image, by design; the convolutions are what the patch is made of.
+            # Norms read the whole image, by design; the convolutions define the patch.
             x = x if type(layer).__name__ == "InstanceNorm" else layer(x)
         middle = x.shape[1] // 2
         logit = x[0, middle, middle, 0]
@@ -99,7 +99,7 @@ def test_patch_logit_sees_its_receptive_field(channels, field):
 
 
 def test_initial_weights_spread_as_in_the_paper():
-    """All kernels are normal with a standard deviation of 0.02, within 4.5 of what chance makes of so many numbers."""
+    """All kernels are normal with a standard deviation of 0.02, within 4.5 standard errors for so many numbers."""
     kernels = {path: v.numpy() for path, v in task().parameters().items() if path.endswith("/w")}
     assert {path.split("/")[0] for path in kernels} == {"g_ab", "g_ba", "d_a", "d_b"}
     for path, kernel in kernels.items():
@@ -141,7 +141,7 @@ def test_discriminator_losses_are_those_of_the_paper():
 
 
 def losses(t):
-    """The step function of each update."""
+    """Returns the step function of each update."""
     return {phase.name: phase.loss for phase in t.phases() if isinstance(phase, Update)}
 
 

@@ -1,4 +1,4 @@
-"""CycleGAN in the engine: the same numbers on any replicas, in any microbatches and places, with its pools in play."""
+"""CycleGAN in the engine: the same numbers on any replicas, in any microbatches and placements, with active pools."""
 
 import functools
 
@@ -25,7 +25,7 @@ TINY = functools.partial(
     discriminator_channels=[3, 4],
     pool_size=POOL,
     crop_and_flip=True,
-    # Steps much smaller than the weights: behind a norm, small weights turn a large step into chaos.
+    # Steps much smaller than the weights: before a norm, small weights turn a large step into chaos.
     g_optimizer=sgd(1e-4),
     d_optimizer=sgd(1e-4),
 )

@@ -11,7 +11,7 @@ from models.translation.image_pool import ImagePool, exchange
 
 
 class PlainPool:
-    """One image after the other, as the paper's own code does it, from given draws."""
+    """Processes one image after the other, like the paper's own code, with given draws."""
 
     def __init__(self, size):
         self.size, self.images = size, []
@@ -28,7 +28,7 @@ class PlainPool:
 
 
 def numbered(first, rows):
-    """Images that can be told apart."""
+    """Returns distinguishable images."""
     return np.arange(first, first + rows, dtype="float32").reshape(-1, 1, 1, 1) + np.zeros([1, 2, 2, 1], "float32")
 
 

@@ -25,7 +25,7 @@ RNG = Rng.from_seed(1)._replace(num_rows=ROWS)
 
 
 def made(**settings):
-    """A factory of tiny networks, as an experiment calls it."""
+    """Returns a factory of tiny networks, as an experiment calls it."""
     defaults = {
         "image_shape": [SIZE, SIZE, 3],
         "generator_channels": [3, 4, 5],
@@ -55,7 +55,7 @@ def test_unet_has_the_size_of_the_papers():
     def expected(width):
         down = [width * times for times in (1, 2, 4, 8, 8, 8, 8, 8)]
         up = [*down[-2::-1], 3]
-        inputs = [down[-1], *(2 * size for size in up[:-1])]  # what comes up, and what the skip hands over
+        inputs = [down[-1], *(2 * size for size in up[:-1])]  # the upsampled channels and the skip's
         halvings, doublings = zip([3, *down[:-1]], down, strict=True), zip(inputs, up, strict=True)
         total = sum(layer(i, o, 0 < n < 7) for n, (i, o) in enumerate(halvings))
         return down, total + sum(layer(i, o, n < 7) for n, (i, o) in enumerate(doublings))

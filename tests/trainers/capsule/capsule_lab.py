@@ -1,4 +1,4 @@
-"""A task with a fault of each kind planted, the run that it ends, and what a replay says of it."""
+"""A task with one fault of each kind, the run that it ends, and its replay's output."""
 
 import textwrap
 
@@ -19,7 +19,7 @@ SOME = Capsule(
 
 TWO, MESH = (f"--gin_file={CONFIGS / 'runtime' / name}.gin" for name in ("mirrored", "mesh"))
 
-# 20 examples, 4 a step: each is met once in 5 steps, and so the bad one (17) in one of the steps 10 to 14.
+# 20 examples, 4 a step: each is seen once in 5 steps, so the bad one (17) is in one of the steps 10 to 14.
 TASK = """
 import gin
 import numpy as np
@@ -120,7 +120,7 @@ def write(tmp_path):
 
 
 def end_badly(tmp_path, *flags, exit_code=3):
-    """Trains until the planted fault; returns the capsule's folder, as the last line names it."""
+    """Trains until the fault; returns the capsule's folder from the last line."""
     done = run(*write(tmp_path), *flags, cwd=tmp_path)
     assert done.returncode == exit_code, (done.stdout, done.stderr)
     command = done.stderr.rpartition("`python -m trainers.main ")[2].partition("`")[0]
@@ -130,7 +130,7 @@ def end_badly(tmp_path, *flags, exit_code=3):
 
 
 def replayed(tmp_path, capsule, *flags, exit_code=3):
-    """What a replay says, by the names in front of its lines; under "" the lines without any."""
+    """Returns a replay's output by the names in front of its lines; under "" the lines without any."""
     done = run("--mode=replay", f"--capsule={capsule}", *flags, cwd=tmp_path)
     assert done.returncode == exit_code, (done.stdout, done.stderr)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""Capsules (failure snapshots): whole, verified, of one run; and the errors for those that aren't."""
+"""Capsules (failure snapshots) must be complete, verified, and of one run; otherwise replay raises an error."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The first operation that isn't finite, in steps of every kind: phases, custom gradients, loops, masks."""
+"""Finds the first non-finite operation in steps of every kind: phases, custom gradients, loops, masks."""
 
 import gc
 import weakref
@@ -25,11 +25,11 @@ class Part(Module):
         self.w, self.fn = tf.Variable([1.0, 1.0], name="w"), fn
 
     def __call__(self, x):
-        return self.fn(x * self.w)  # the other way round would read `w` by an operation that tells of itself
+        return self.fn(x * self.w)  # the opposite order would read `w` with an operation that is recorded itself
 
 
 class One(Task):
-    """One update of the loss `fn` of a part."""
+    """One update with the part's loss `fn`."""
 
     def __init__(self, fn):
         super().__init__()
@@ -43,7 +43,7 @@ class One(Task):
 
 
 class Gan(Task):
-    """What `made` makes is judged by `d`, and trained through it; `made` is due in every second step."""
+    """`d` judges the output of `made`, which is trained through it and due in every second step."""
 
     def __init__(self, made, every=1):
         super().__init__()
@@ -79,7 +79,7 @@ def own(x):
 
 
 def masked(x):
-    """Leaves out half of a softmax by minus infinity, which is no fault, and divides by zero after it."""
+    """Masks half of a softmax with minus infinity, which is no fault, and divides by zero after it."""
     p = tf.nn.softmax(tf.where([True, False], x, -np.inf))
     return tf.math.reciprocal(p - p)
 
@@ -139,7 +139,7 @@ def test_fault_before_and_behind_a_compute_is_found_in_the_update_that_suffers()
 
 
 class Keeps(One):
-    """Keeps what `fn` makes of its examples, and shows it where it is `shown`."""
+    """Keeps the output of `fn` for its examples, and returns it if `shown`."""
 
     def __init__(self, fn, shown):
         super().__init__(tf.identity)
@@ -167,7 +167,7 @@ def test_history_that_is_spoilt_is_found_where_no_update_suffers_yet():
 
 
 class Weighed(Gan):
-    """Counts its rows less than nothing; `g` is trained through `sample`, and `d` isn't."""
+    """Gives its rows a negative weight; `g` is trained through `sample`, and `d` isn't."""
 
     def __init__(self, of):
         super().__init__(tf.identity)
@@ -187,7 +187,7 @@ def test_weights_that_add_up_to_less_than_nothing_are_named(of):
 
 
 class Mixes(One):
-    """Takes the logarithm of how far each row is from the least."""
+    """Takes the logarithm of each row's distance from the least."""
 
     def phases(self):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=sgd(0.1), mixes_rows=True)]
@@ -203,7 +203,7 @@ def test_rows_that_are_mixed_are_those_of_what_the_operation_made():
 
 
 class After(Task):
-    """Takes the logarithm of nothing, by weights that were written just before."""
+    """Takes the logarithm of zero, with weights written just before."""
 
     def __init__(self):
         super().__init__()
@@ -237,7 +237,7 @@ def test_function_that_tensorflow_traces_all_the_same_is_named_as_that():
 
 
 class Drawn(One):
-    """Takes the logarithm of 0 in the rows that are drawn for it."""
+    """Takes the logarithm of 0 in randomly drawn rows."""
 
     def loss(self, batch, rng):
         y = self.net(batch["x"])

@@ -1,4 +1,4 @@
-"""Leaving a capsule never takes the place of why the run ends, and only the newest stays; what a replay says of one."""
+"""Writing a capsule never hides the original error, and only the newest stays; replays describe them."""
 
 import dataclasses
 import os
@@ -27,11 +27,11 @@ def test_capsule_that_can_not_be_written_is_told_behind_the_reason(tmp_path, mon
         raise NoRoomError("`there` can't be written: No space left on device.")
 
     trainer = make(tmp_path, task=toys.Line, source=toys.point_source())
-    assert str(left(trainer)) == "the loss is inf."  # no command could do the step again
+    assert str(left(trainer)) == "the loss is inf."  # no command could repeat the step
     given_in(trainer.workdir.path)
     assert "--mode=replay --capsule=" in str(left(trainer))
     with monkeypatch.context() as patch:
-        patch.setattr(leave, "is_chief", lambda: False)  # another worker leaves it
+        patch.setattr(leave, "is_chief", lambda: False)  # another worker writes it
         assert str(left(trainer)) == "the loss is inf."
     monkeypatch.setattr(leave, "write_capsule", no_room)
     error = left(trainer)

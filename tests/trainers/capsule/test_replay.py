@@ -1,4 +1,4 @@
-"""A planted fault of each kind is named by the replay of its capsule: operation, module, parameter and row."""
+"""Replaying a capsule names the fault of each kind: operation, module, parameter and row."""
 
 import pytest
 from capsule_lab import MESH, TWO, end_badly, replayed, write
@@ -8,7 +8,7 @@ from tests.commands import CONFIGS, launch
 LONG = pytest.mark.long
 MICROBATCHES = "--gin_param=Trainer.microbatches = 2"
 
-# kind: operation, a line of code that asked for it, module, parameter, whether a row is to blame
+# kind: operation, a line of code that called it, module, parameter, whether a row is the cause
 KINDS = {
     "log": ("Log", "tf.math.log(x)", "net/inner", "net/inner/scale", True),
     "sqrt": ("SqrtGrad, in the gradient of Sqrt", "tf.sqrt(x)", "net/inner", "net/inner/scale", True),

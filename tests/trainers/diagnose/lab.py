@@ -1,4 +1,4 @@
-"""A training whose parts can each be made slow, and the command that has to name the one that is."""
+"""A training whose parts can each be slowed down, and the command that must name the slow one."""
 
 import json
 
@@ -145,7 +145,7 @@ Trainer.checkpoint_every = None
 
 
 def diagnose(tmp_path, bindings, timeout=500):
-    """Runs the command on these bindings; returns what it says, and the same as JSON."""
+    """Runs the command with these bindings; returns its text, and the same as JSON."""
     (tmp_path / "planted.py").write_text(PLANTED)
     flags = [gin(tmp_path, CONFIGURATION), gin(tmp_path, bindings, name="planted.gin")]
     done = run(*flags, "--mode=diagnose", "--workdir=run", cwd=tmp_path, timeout=timeout)

@@ -1,4 +1,4 @@
-"""`--mode=diagnose` on one device: a planted bottleneck is named, and none where there is none."""
+"""`--mode=diagnose` on one device names an artificial bottleneck, and none if there is none."""
 
 import re
 
@@ -19,7 +19,7 @@ def test_a_slow_source_is_named_and_parallel_calls_are_shown_to_hide_it(tmp_path
     assert adds_up(point), said
     assert point["parts"]["input wait"] > 0.5 * 0.05
     assert f"input-bound: {100 * found['verdict']['share']:.0f} % of each step waits for examples of `sleepy`" in said
-    # The line binds a setting, and nothing is left but the diagnosis.
+    # The line binds a setting, and the diagnosis leaves nothing else behind.
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["diagnosis.json", "diagnosis.svg"]
     calls = int(re.fullmatch(r"Trainer.parallel_calls = (\d+)", tried["line"])[1])
     assert Settings(steps=1, global_batch_size=1, parallel_calls=calls).parallel_calls == calls > 1

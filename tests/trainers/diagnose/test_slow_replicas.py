@@ -1,4 +1,4 @@
-"""`--mode=diagnose` on replicas, also of several processes: what crosses, who is late, and how much they add."""
+"""`--mode=diagnose` on replicas, also in several processes: transfers, late replicas, and overheads."""
 
 import json
 
@@ -66,5 +66,5 @@ def test_a_slow_worker_is_named_by_the_first(tmp_path):
     assert together["replicas_alone"][1] > 0.9 * 0.1 > 2 * together["replicas_alone"][0]
     assert {crossing["phase"] for crossing in together["collectives"]} == {"net"}
     made = {path.name for path in (tmp_path / "run").iterdir()}
-    # A worker that begins when the other has made the folder keeps there what TensorFlow says.
+    # A worker that begins after the other made the folder keeps TensorFlow's messages there.
     assert made - {"native_stderr_1.log"} == {"diagnosis.json", "diagnosis.svg"}

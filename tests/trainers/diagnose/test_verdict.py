@@ -1,4 +1,4 @@
-"""What is said of times that were measured, and how: without measuring any."""
+"""Verdicts of `--mode=diagnose` on given times, without measuring."""
 
 from types import SimpleNamespace
 
@@ -137,7 +137,7 @@ def test_a_line_of_an_interval_is_tried_on_the_hook_that_it_is_of():
     settings = Settings(**PLAIN, hooks=[scoped, Rests(20)])
     changed = _changes(interval("a/Rests.every", 500), settings)
     assert [hook.every for hook in changed["hooks"]] == [500, 20]
-    assert (scoped.every, settings.hooks[0]) == (10, scoped)  # what is diagnosed stays as it is
+    assert (scoped.every, settings.hooks[0]) == (10, scoped)  # the diagnosed run stays unchanged
     assert _changes(setting("log_every", 50), settings)["log_every"] == 50
 
 
@@ -188,7 +188,7 @@ def test_efficiency_is_of_one_device_with_the_whole_batch_or_its_share():
     assert strong(measured[2], measured, shared=True) == (
         1.0,
         1.0,
-    )  # as fast as one device with all: that is all there is
+    )  # as fast as one device with all: the possible maximum
     assert strong(measured[2], measured, shared=False) == (0.5, 0.5)
     assert weak(measured[2], measured, shared=False) == (0.5, 0.5)
     assert weak(measured[2], measured, shared=True) == (1.0, 1.0)

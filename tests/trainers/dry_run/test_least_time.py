@@ -1,4 +1,4 @@
-"""How long a step takes at least: of speeds that are given, sums that a reader can follow."""
+"""The least time of a step, from given speeds, as sums that a reader can follow."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A table of operations fits a page, whatever there is to tell, and loses none of them."""
+"""The table of operations fits a page for any input, and keeps every operation."""
 
 import io
 
@@ -10,7 +10,7 @@ from trainers.performance.dry_run.operations import ROWS, operations_table
 
 
 def told(operations, *, alike=False):
-    """The cells of the rows by the first."""
+    """Returns the cells of the rows by the first."""
     page = io.StringIO()
     Console(width=100, file=page).print(operations_table(operations, 2, alike=alike))
     lines = [line for line in page.getvalue().splitlines() if line.startswith("│")]

@@ -1,4 +1,4 @@
-"""What the tests of the configuration audit configure: a small experiment, and helpers to write, bind and refuse."""
+"""Configurables for the tests of the configuration audit: a small experiment, and helpers to write, bind and refuse."""
 
 import enum
 import textwrap
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).parents[3]
 
-# The lab's configurables have names like the real ones, which other tests of the same process import: they go into a
-# registry of their own.
+# The lab's configurables have names like the real ones, which other tests of the same process import: they use a
+# separate registry.
 REAL = gin_config._REGISTRY
 gin_config._REGISTRY = SelectorMap()
 for _selector, _configurable in REAL.items():
@@ -178,7 +178,7 @@ LAB, gin_config._REGISTRY = gin_config._REGISTRY, REAL
 
 
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fixture: an empty working directory, and no configurables but those of here."""
+    """A fixture: an empty working directory, and only the configurables of this file."""
     monkeypatch.chdir(tmp_path)
     registry = SelectorMap()  # gin's own `copy` would share the tree that partial names are looked up in
     for selector, configurable in LAB.items():
@@ -200,7 +200,7 @@ def bound(content: str, *params: str, required: Sequence[Any] = (Lab,), scopes: 
 
 
 def message(function: Callable[[], Any]) -> str:
-    """The one paragraph that `function` fails with."""
+    """Returns the one paragraph that `function` fails with."""
     with pytest.raises(ConfigurationError) as caught:
         function()
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""What had no effect, and messages without gin's additions."""
+"""Bindings without effect, and messages without gin's additions."""
 
 from collections.abc import Callable
 

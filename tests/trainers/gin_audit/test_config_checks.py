@@ -1,4 +1,4 @@
-"""Names, scopes, types and required parameters: every silence of gin, as the error that it becomes before any call."""
+"""Names, scopes, types and required parameters: mistakes that gin ignores are errors before any call."""
 
 import pytest
 from config_lab import GOOD, Lab, Rule, bound, clean, refused, says

@@ -1,4 +1,4 @@
-"""`config/given.gin` of a run is the run's configuration: each that ships, started from it, has the same hash.
+"""A run's `config/given.gin` is its configuration: every shipped one, started from it, has the same hash.
 
 Runtime files are left out: they are combined with these.
 """
@@ -37,7 +37,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def bound(file: str, params: Sequence[str] = ()) -> tuple[Configuration, dict[str, str], str]:
-    """The configuration, once its experiment is made, with all that was in effect and the hash of what counts."""
+    """Returns the configuration after its experiment is made, with all effective bindings and the identity's hash."""
     configuration = read([file], params, [CHECKOUT])
     configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
     Experiment()
@@ -45,7 +45,7 @@ def bound(file: str, params: Sequence[str] = ()) -> tuple[Configuration, dict[st
     return configuration, identity(), config_hash(identity(NOT_IDENTITY))
 
 
-# Of every kind one: a path of strange letters, scopes and groups, schedules and macros, references, a list of hooks.
+# One of each kind: a path of strange letters, scopes and groups, schedules and macros, references, a list of hooks.
 PLAIN = {"mnist_linear", "digits_conditional_gan", "text_tiny", "digits_gan_by_batch_size", "digits_simclr"}
 
 

@@ -1,4 +1,4 @@
-"""What makes two configurations the same: bindings by configurables' own names, wherever their files lie."""
+"""Configurations are the same if their bindings are, by configurables' own names, wherever their files are."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -129,7 +129,7 @@ def test_another_configurable_of_the_same_name_changes_nothing_until_it_takes_pa
     assert both["Digits.optimizer"] == "@audit_test.adamw()"
     assert both["Lab.evaluator"] == "@elsewhere.optimizers.adamw()"
     assert both["Digits.anything"] == alone["Digits.anything"] == "[@squash, 'an @audit_test.adamw()']"
-    # As part of what may change, it doesn't take part.
+    # As part of a binding that may change, it doesn't count.
     left = identity_of(content + "Lab.evaluator = @elsewhere.optimizers.adamw()", exclude=["Lab.evaluator"])
     assert left == identity_of(content, exclude=["Lab.evaluator"])
 
@@ -178,10 +178,10 @@ def test_an_old_manifest_is_read_as_today() -> None:
     assert difference(read_identity(saved, own), own) == ""
     assert read_identity(saved, own) == own
     assert read_identity(own, own) == own
-    # Old manifests hold what hooks were given, though `Trainer.hooks` itself was left out then as it is now.
+    # Old manifests hold hooks' bindings, though `Trainer.hooks` itself was left out then as now.
     hooks = {"old.hooks.Grid.judge": "@old.hooks.quality()", "old.hooks.quality.seed": "0", "old.hooks.Grid.every": "5"}
     assert read_identity({**saved, **hooks}, own) == own
-    # A placement that moved elsewhere since, with all that was said of it.
+    # A placement that has moved since, with all its bindings.
     placement = {"old.place.Digits.placement": "@old.task.when_large()", "old.task.when_large.rows": "64"}
     assert read_identity({**saved, **placement}, own, ["Digits.placement"]) == own
     changed = {**saved, "old.rules.adamw.decay": "0.5"}
@@ -216,7 +216,7 @@ def test_two_of_one_name_keep_their_modules_in_an_old_manifest_too() -> None:
     ],
 )
 def test_given_is_the_same_experiment(content: str, params: Sequence[str]) -> None:
-    """Also where a later value has put others out of use: alone, they would be refused as mistakes."""
+    """Also if a later value has put others out of use: alone, they would be refused as mistakes."""
     head = "\n".join(line for line in GOOD.splitlines() if line.partition(" =")[0] not in content) + "\n"
     configuration = bound(head + content, *params)
     Lab()

@@ -1,4 +1,4 @@
-"""What is wrong with the text of gin files, with their includes and imports, and what overrides what."""
+"""Errors in the text of gin files, their includes and imports; and overrides."""
 
 import os
 import subprocess

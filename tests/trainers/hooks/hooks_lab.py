@@ -1,4 +1,4 @@
-"""A task that makes images, and writers and hooks that remember what they were given."""
+"""A task that makes images, and writers and hooks that record their input."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ from trainers.hooks import Hook
 
 
 class Maker(Task):
-    """Makes whatever it is told to: grey images, unless told otherwise."""
+    """Returns the given images; grey ones by default."""
 
     def __init__(self, *, rng, made=None):
         super().__init__()
@@ -30,7 +30,7 @@ class Maker(Task):
 
 
 class Notes(Lines):
-    """A screen that remembers its lines and notes."""
+    """A screen that records its lines and notes."""
 
     live = False
 
@@ -46,7 +46,7 @@ class Notes(Lines):
 
 
 class Kept(Hook):
-    """Remembers all variables at each of its steps."""
+    """Records all variables at each of its steps."""
 
     def __init__(self, every=None):
         super().__init__(every)
@@ -57,14 +57,14 @@ class Kept(Hook):
 
 
 class Written(Lines):
-    """A file: a writer that is given also what no screen shows."""
+    """A file: a writer that also receives values which no screen shows."""
 
     def of(self, split):
         return {step: figures for step, found, figures in self.lines if found == split}
 
 
 def watched(tmp_path, hook, task=Deep, **settings):
-    """Trains with a hook that mustn't change a variable; returns what files and the screen got, and all variables."""
+    """Trains with a hook that mustn't change a variable; returns its output in files and on screen, and variables."""
     settings = {"steps": 6, "chunk_steps": 1, "log_every": 1, "global_batch_size": 8, **settings}
     before, after, file, screen = Kept(hook.every), Kept(settings["chunk_steps"]), Written(), Notes()
     make(tmp_path, task=task, source=point_source(64), hooks=[before, hook, after], **settings).train(

@@ -1,4 +1,4 @@
-"""What modules are given and return: numbers that NumPy finds as well, and a run that is the same with them."""
+"""Inputs and outputs of modules: statistics that match NumPy's, and an unchanged run."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from trainers.hooks.activations import overheard
 
 
 class HalfDead(Deep):
-    """Three of the four hidden units never wake up."""
+    """Three of the four hidden units are always zero."""
 
     def __init__(self, *, rng):
         super().__init__(rng=rng)

@@ -7,7 +7,7 @@ from trainers.hooks.base import Hook
 
 
 class Following(Hook):
-    """Remembers what it is told."""
+    """Records its calls."""
 
     def __init__(self):
         super().__init__()

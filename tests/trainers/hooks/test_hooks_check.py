@@ -1,4 +1,4 @@
-"""Hooks are asked before the first step whether they fit what is trained; their errors name parameter and value."""
+"""Hooks check before the first step that they fit the task; their errors name parameter and value."""
 
 import math
 
@@ -22,7 +22,7 @@ class Unlabelled:
 
 
 class Seen(Hook):
-    """Notes when it was asked."""
+    """Records when it was asked."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Seen(Hook):
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory):
-    """A trainer of a classifier, whose hooks each test replaces."""
+    """Returns a classifier's trainer, whose hooks each test replaces."""
     return make(tmp_path_factory.mktemp("trainer"), eval_source=HELD_OUT)
 
 

@@ -1,4 +1,4 @@
-"""Hooks are imported when a configuration names them, and known by their names all the same."""
+"""Hooks are imported only when a configuration names them."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def test_table_of_hooks_holds_every_hook_that_gin_knows() -> None:
 
 
 def imported_for(*selectors: str) -> set[str]:
-    """Returns which files of hooks a new process imports for these selectors."""
+    """Returns the files of hooks that a new process imports for these selectors."""
     program = (
         f"import sys; from trainers import hooks; hooks.register({selectors}); "
         "print(*{name.rpartition('.')[2] for name in sys.modules if name.startswith('trainers.hooks.')})"

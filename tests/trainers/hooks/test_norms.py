@@ -1,4 +1,4 @@
-"""Norms by module: those of the step that follows, on any strategy; training goes on as without them."""
+"""Norms by module: those of the following step, on any strategy, in an unchanged run."""
 
 import numpy as np
 import pytest

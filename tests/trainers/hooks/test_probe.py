@@ -1,4 +1,4 @@
-"""A linear probe of features: what it finds, and what it is told apart from."""
+"""A linear probe of features: its results, and how it differs from other metrics."""
 
 import json
 
@@ -15,7 +15,7 @@ from trainers.hooks.probe import probe_accuracy
 
 
 class Featured(MlpClassifier):
-    """Has its outputs, few as they are, as features."""
+    """Uses its few outputs as features."""
 
     def __init__(self, *, rng):
         super().__init__(rng=rng, sizes=[64, 10], optimizer=sgd(0.1))
@@ -30,7 +30,7 @@ def test_probe_is_linear():
     apart = 5.0 * np.eye(3)[labels] + random.randn(60, 3)
     assert probe_accuracy(apart[:40], labels[:40], apart[40:], labels[40:]) == 1.0
     assert probe_accuracy(1e3 * apart[:40] + 7.0, labels[:40], 1e3 * apart[40:] + 7.0, labels[40:]) == 1.0
-    signs = random.choice([-1.0, 1.0], [60, 2])  # no line parts these
+    signs = random.choice([-1.0, 1.0], [60, 2])  # no line separates these
     exclusive = (signs[:, 0] * signs[:, 1] > 0).astype(int)
     assert probe_accuracy(signs, exclusive, signs, exclusive) < 0.8
 

@@ -1,4 +1,4 @@
-"""Pictures of samples, and a judge of digits."""
+"""Pictures of samples, and a classifier that evaluates digits."""
 
 import json
 
@@ -102,6 +102,6 @@ def test_translations_are_shown_and_judged_while_they_train(tmp_path):
     ]
     assert shown[0].shape == (2 * 34, 3 * 66, 3)
     pairs = digit_pairs("test").gather(tf.range(5, dtype=tf.int64))
-    for images in shown:  # on the left the plain digit itself, on the right what has become of it
+    for images in shown:  # on the left the plain digit itself, on the right its translation
         np.testing.assert_allclose(images[1:33, 1:33] / 127.5 - 1.0, pairs["a"][0], atol=0.01)
     assert not np.array_equal(shown[0], shown[1])

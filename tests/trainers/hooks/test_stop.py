@@ -1,4 +1,4 @@
-"""Hooks that stop a run, and what hooks keep: both are in the checkpoint."""
+"""Hooks that stop a run, and hooks' state: checkpoints hold both."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from trainers.hooks import Hook, Quality
 
 
 class StopAt(Hook):
-    """Asks to stop after a step, whatever comes of it."""
+    """Asks to stop after a step, always."""
 
     def __init__(self, every=None, *, at):
         super().__init__(every)
@@ -100,7 +100,7 @@ def test_stop_at_the_last_step_changes_nothing(tmp_path):
 
 
 def test_workers_agree_on_a_stop(tmp_path):
-    """The agreement is made to answer as it does where another worker has asked: after the hooks of step 20."""
+    """The agreement answers as if another worker had asked: after the hooks of step 20."""
     trainer = make_idle(tmp_path, steps=60, hooks=[Count(20)])
     asked = []
 
@@ -112,7 +112,7 @@ def test_workers_agree_on_a_stop(tmp_path):
     trainer.agreement.any_worker = any_worker
     trainer.agreement.first_text = lambda text: text or "another worker's reason"
     train(trainer)
-    assert asked == [20]  # where hooks were called; about signals it is asked elsewhere
+    assert asked == [20]  # after hook calls; signals have a separate agreement
     assert newest(trainer).extra["stop"]["reason"] == "another worker's reason"
 
 
@@ -132,7 +132,7 @@ def test_state_of_hooks_survives_a_crash(tmp_path):
         trainer.hooks += [Crash(crash)] if crash else []
         return trainer, hooks
 
-    first, _ = counting(crash=50)  # ten steps after a checkpoint, which the second run takes again
+    first, _ = counting(crash=50)  # ten steps after a checkpoint, which the second run repeats
     with pytest.raises(RuntimeError, match="crash"):
         train(first)
     assert set(newest(first).extra["hooks"]) == {"Count", "Count_2"}
@@ -143,7 +143,7 @@ def test_state_of_hooks_survives_a_crash(tmp_path):
 
 
 class Quiet(Hook):
-    """Keeps nothing, and takes nothing."""
+    """Keeps nothing, and restores nothing."""
 
     def __call__(self, run):
         pass
@@ -163,7 +163,7 @@ def test_state_of_hooks_that_no_checkpoint_can_hold_is_refused(tmp_path):
 
 
 class Judge:
-    """Finds samples all alike."""
+    """Finds all samples alike."""
 
     samples = 4
 
@@ -225,7 +225,7 @@ def test_command_stops_keeps_and_goes_on(tmp_path):
     def start(*more):
         return run(*flags, hook, *more, "--workdir=run", cwd=tmp_path)
 
-    assert start("--kill_after_step=45").returncode == -signal.SIGKILL  # of two calls, a checkpoint knows
+    assert start("--kill_after_step=45").returncode == -signal.SIGKILL  # the checkpoint knows of two calls
     done = start()
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -1,4 +1,4 @@
-"""What hooks suspect, and what overfits: twice in a row before they say so, once, and across a crash as well."""
+"""Warnings of hooks, such as overfitting: after two findings in a row, once, and across a crash as well."""
 
 import json
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ def norms(*, update, gradient=1.0):
         (norms(update=0.29), None),
         (norms(update=2.0**-23), None),
         (norms(update=2.0**-25), VANISHES),
-        (norms(update=0.0), None),  # of a rate that is zero, or what is frozen
+        (norms(update=0.0), None),  # with a rate of zero, or frozen
         (norms(update=0.0, gradient=0.0), IS_DEAD),
     ],
 )
@@ -38,7 +38,7 @@ def test_norms_are_suspicious_from_a_size_on(figures, says):
 
 
 def looking(hook, figures):
-    """Has the hook look at these; returns what it warns of."""
+    """Makes the hook examine these; returns its warnings."""
     told, source = [], digits("test")
     hook._look = lambda batch: figures  # of `Activations`, in place of an evaluation
     hook._watch = SimpleNamespace(norms=lambda *_, **__: figures)  # of `Norms`, in place of a step

@@ -1,4 +1,4 @@
-"""Texts of a language model: shown while it trains, written on demand, and what is refused."""
+"""Texts of a language model: shown during training, written on demand, and refusals."""
 
 import contextlib
 from types import SimpleNamespace
@@ -78,7 +78,7 @@ def test_flags_for_the_other_kind_are_refused(tmp_path):
 
 
 class Writes(Task):
-    """Writes what its function makes of prompts and the token of the end."""
+    """Returns its function's output for prompts and the end token."""
 
     def __init__(self, made):
         super().__init__()
@@ -167,7 +167,7 @@ def test_texts_end_where_documents_do_and_any_bytes_are_a_prompt():
         return tf.concat([prompts, tf.fill([2, 2], ord("c")), tf.fill([2, 2], end)], 1)
 
     texts = make_writer(Writes(made), topics("test", 8), ["\udcffa", "b"], seed=0)()
-    assert texts == [b"\xffacc", b"b"]  # the second goes on with the end, which is what its row is filled with
+    assert texts == [b"\xffacc", b"b"]  # the second continues with the end token, which pads its row
 
 
 def test_texts_do_not_move_the_screen():

@@ -1,4 +1,4 @@
-"""Translation of the user's folders by the command: from files to translated files, and refused folders."""
+"""Translation of the user's folders with the command: from files to translated files, and refused folders."""
 
 import shutil
 
@@ -60,7 +60,7 @@ COUNTS = {"trainA": 3, "trainB": 5, "testA": 2, "testB": 1}
 
 @pytest.fixture
 def faces(tmp_path):
-    """Different counts, sizes and formats; some images grey, one tiny, one large."""
+    """Writes different counts, sizes and formats; some images grey, one tiny, one large."""
     random = np.random.RandomState(0)
     for name, count in COUNTS.items():
         (tmp_path / "faces" / name).mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_folders_are_learnt_from_and_a_folder_is_translated(flags, faces):
     where, flags = faces.parent, [*flags, *SHORT]
     passed(*flags, cwd=where)
     assert (where / "run" / "samples" / "step-000000002.png").exists()
-    shutil.copy(faces / "testA" / "0.jpg", faces / "testA" / "1.jpg")  # beside 1.png
+    shutil.copy(faces / "testA" / "0.jpg", faces / "testA" / "1.jpg")  # next to 1.png
     passed(*flags, "--mode=sample", "--images=faces/testA", cwd=where)
     translated = {path.name: path for path in (where / "run" / "samples" / "translated").glob("*.png")}
     assert sorted(translated) == ["0.png", "1.jpg.png", "1.png.png"]

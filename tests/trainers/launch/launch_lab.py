@@ -1,4 +1,4 @@
-"""Small programs as workers, so that how processes end together is shown without TensorFlow."""
+"""Small programs as workers, which show without TensorFlow how processes end together."""
 
 import functools
 import json
@@ -45,7 +45,7 @@ class Planted(Hook):
 
 
 def planted(folder, body, *, every, outside="", settings=()):
-    """Writes a hook with this body, one line, that is called so often; returns the flag of its gin file."""
+    """Writes a hook whose body is this line, called that often; returns the flag of its gin file."""
     (folder / "planted.py").write_text(PLANTED.format(body=body, outside=outside))
     bound = ["import planted", "Trainer.hooks = [@Planted()]", f"Planted.every = {every}", *settings, ""]
     (folder / "planted.gin").write_text("\n".join(bound))
@@ -63,7 +63,7 @@ class Server:
         other.close()
 
     def begin(self, out, err, **request):
-        """Starts a launcher that writes to these files; returns its process id. The next `answer` is its exit code."""
+        """Starts a launcher that writes to these files; returns its pid. The next `answer` is its exit code."""
         socket.send_fds(self.channel, [json.dumps(request).encode()], [out, err])
         return self.answer()
 
@@ -75,10 +75,10 @@ server = functools.cache(Server)
 
 
 def launched(*texts, max_restarts=0, deadline=PATIENCE, at=None, elastic=(), led=False):
-    """The exit code, both outputs, and how often workers with these programs (as many as a roster says) started.
+    """Returns the exit code, both outputs, and the starts of workers with these programs (as many as a roster says).
 
-    If `led`, the first is the chief of the second, a server, and of the others, its workers. `at` says what the
-    launcher does at words of its output.
+    If `led`, the first is the chief of the second, a server, and of the others, its workers. `at` maps words of the
+    launcher's output to actions.
     """
     programs = [textwrap.dedent(text) for text in texts]
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -93,7 +93,7 @@ def launched(*texts, max_restarts=0, deadline=PATIENCE, at=None, elastic=(), led
 
 
 class Launcher:
-    """A launcher of these programs that goes on while it is looked at; its output is read line by line."""
+    """A running launcher of these programs, whose output is read line by line."""
 
     def __init__(self, *texts, deadline):
         self.here = tempfile.TemporaryDirectory()
@@ -113,7 +113,7 @@ class Launcher:
         return self.returncode
 
     def communicate(self):
-        """What is left of both outputs, once it has ended."""
+        """Returns the rest of both outputs, once it has ended."""
         said = [stream.read() if not stream.closed else "" for stream in (self.stdout, self.stderr)]
         self.wait()
         return said
@@ -153,7 +153,7 @@ class Forked:
         return self.out.read_text() + self.err.read_text()
 
     def communicate(self, timeout):
-        """What it has said on both streams, once it has ended."""
+        """Returns its output on both streams, once it has ended."""
         try:
             self.returncode = fork_server().answer(timeout)
         except TimeoutError:
@@ -166,7 +166,7 @@ class Forked:
 
 
 def gone(pid):
-    """Waits for it: a killed process needs a moment."""
+    """Waits for its end: a killed process needs a moment."""
     until = time.monotonic() + PATIENCE
     while alive(pid) and time.monotonic() < until:
         time.sleep(0.01)
@@ -174,7 +174,7 @@ def gone(pid):
 
 
 def pids(out):
-    """Of all workers that were started, in order."""
+    """Returns the pids of all started workers, in order."""
     return [
         int(pid) for line in out.splitlines() if line.startswith("started") for pid in re.findall(r"ss (\d+)", line)
     ]

@@ -1,7 +1,7 @@
-"""Runs `supervise` in forks of a process without TensorFlow: a fork of the tests' own, of gigabytes, is dear.
+"""Runs `supervise` in forks of a process without TensorFlow: forking the tests' own process of gigabytes is slow.
 
 The server reads requests from its standard input, a socket: JSON, with the files that the launcher writes to. It
-answers with two messages: the fork's process id when it has started, its exit code when it has ended.
+answers with two messages: the fork's pid when it has started, its exit code when it has ended.
 """
 
 import json
@@ -17,7 +17,7 @@ from trainers.launch.elastic import Roster, Sharing
 from trainers.launch.processes import Command, die_with
 from trainers.launch.supervise import supervise
 
-# What workers can say to each other: `say` names, `hear` names, and `rest` until another one has ended or stopped.
+# Functions in workers' programs: `say` names, `hear` names, and `rest` until another one has ended or stopped.
 HEAD = """
 import os, signal, subprocess, sys, time
 index, attempt, here = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -42,7 +42,7 @@ NAMES = ("chief", "ps 0", "worker 0", "worker 1")
 
 
 class Told:
-    """A stream that does what is asked for at words: sends a signal, says a name, waits for the end of a worker."""
+    """A stream that acts at given words: sends a signal, says a name, waits for the end of a worker."""
 
     def __init__(self, number: int, at: dict[str, list[Any]], here: Path):
         self.number, self.at, self.here = number, at, here
@@ -67,7 +67,7 @@ class Told:
 
 
 def alive(pid: int) -> bool:
-    """Says whether this process runs; one that nobody has asked about yet is dead all the same."""
+    """Tells whether this process runs; a zombie counts as dead."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -101,7 +101,7 @@ def launch(texts: list[str], here: str, led: bool, at: dict[str, list[Any]], ela
 
 
 def serve(channel: socket.socket) -> None:
-    """Answers requests until nobody is there to ask."""
+    """Answers requests until its input closes."""
     while True:
         data, files, _, _ = socket.recv_fds(channel, 1 << 18, 2)
         if not data:
@@ -113,7 +113,7 @@ def serve(channel: socket.socket) -> None:
                 die_with(server)
                 for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *files]):
                     os.dup2(file, number)
-                os.closerange(3, 64)  # also the channel, and what the tests hold of pipes
+                os.closerange(3, 64)  # also the channel, and the tests' ends of pipes
                 code = launch(**json.loads(data))
             except BaseException:
                 traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Workers that are lost and not replaced: how many start next, which are struck off, how long too few wait."""
+"""Lost workers that aren't replaced: the next size, removed hosts, and the wait while there are too few."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Which worker is the cause of a failure, when all start again, and which flags the command refuses."""
+"""The worker that caused a failure, restarts of all workers, and refused flags."""
 
 import json
 import re

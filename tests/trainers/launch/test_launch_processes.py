@@ -1,4 +1,4 @@
-"""Workers' lines, the signals that reach them, and that nothing of them is left behind."""
+"""Workers' lines, the signals that reach them, and their complete end."""
 
 import re
 import signal
@@ -35,7 +35,7 @@ def test_line_without_its_end_is_shown_at_the_end():
 
 
 def test_last_words_of_a_worker_that_dies_unlooked_at_are_shown():
-    """A full pipe at the time of death, which comes while another worker's line is being written."""
+    """Its pipe is full when it dies, while another worker's line is being written."""
     last_words = f"hear('now')\nos.write(1, b'x' * 65_000)\n{KILL_SELF}"
     code, out, _, _ = launched(last_words, "print('go on')", at={"[worker 1]": ("gone", "now")})
     assert code == 6

@@ -1,4 +1,4 @@
-"""A chief, a server and workers under `launch`: whose end ends all, and which start again alone."""
+"""A chief, a server and workers under `launch`: whose end ends all, and which restart alone."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ def led(*texts, **settings):
 
 
 def hear(*indices):
-    """Has a worker wait until these are ready."""
+    """Makes a worker wait until these are ready."""
     return "\n".join([*(f"hear('{i} ready')" for i in indices), ""])
 
 

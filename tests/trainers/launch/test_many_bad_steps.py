@@ -1,4 +1,4 @@
-"""Bad steps of several workers, by real processes: what one bad row at one of them makes bad is bad for all."""
+"""Bad steps of several real workers: a step that a bad row spoils at one worker is bad for all."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Real workers that are lost, and not replaced: those who are left end where all would have ended."""
+"""Real workers that are lost and not replaced: the remaining ones reach the same result as all."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from tests.commands import CONFIGS, launch, passed
 from tests.trainers.launch.test_many_workers import QUICK, saved, start, values
 from tests.trainers.launch.test_mesh_workers import lines
 
-# Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
+# Softmax regression has no kinks, at which rounding would grow to more than 1e-5 in so many steps.
 FLAGS = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/multi_worker.gin")]
 FLAGS += [
     f"--gin_param=Trainer.{binding}"
@@ -24,7 +24,7 @@ def steps(count):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The workdir of two workers that nothing befell."""
+    """Returns the workdir of two undisturbed workers."""
     folder = tmp_path_factory.mktemp("undisturbed")
     passed("--workers=2", "--", *FLAGS, *steps(500), "--workdir=run", cwd=folder, run=launch)
     return folder / "run"

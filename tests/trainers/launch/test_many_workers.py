@@ -1,4 +1,4 @@
-"""Several workers as several processes: the numbers of one, and clear ends when one of them fails."""
+"""Several workers as several processes: one process's numbers, and clear ends if one of them fails."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def values(manifest):
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_workers_end_where_one_process_does(workers, tmp_path):
-    # Softmax regression has no kinks, on whose two sides last bits would come to more than 1e-5 in so many steps.
+    # Softmax regression has no kinks, at which rounding would grow to more than 1e-5 in so many steps.
     flags = [LINEAR, "--gin_param=Evaluator.global_batch_size = 7"]
     flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 40", "checkpoint_every = 20", "global_batch_size = 48")]
     done = passed(f"--workers={workers}", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
@@ -51,7 +51,7 @@ def test_workers_end_where_one_process_does(workers, tmp_path):
             np.testing.assert_allclose(many[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "many")]
     assert results[0]["evaluation"]["accuracy"] == pytest.approx(results[1]["evaluation"]["accuracy"], abs=1e-6)
-    # The chief alone prints figures, and everybody's lines are told apart.
+    # Only the chief prints metrics, and each line names its worker.
     assert len(re.findall(r"\[worker 0\] finished", done.stdout)) == 1
     assert "[worker 1] step" not in done.stdout
 
@@ -67,7 +67,7 @@ def test_stop_that_one_worker_asks_for_stops_all_with_its_reason(tmp_path):
 
 
 def start(cwd, *flags):
-    """A launched run, once it has saved something, and the processes of its workers."""
+    """Returns a launched run, once it has saved something, and its workers' processes."""
     process = Forked(cwd, *flags)
     return process, process.workers
 
@@ -95,7 +95,7 @@ MANY = ["--gin_param=steps = 600", "--gin_param=Trainer.checkpoint_every = 50"]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The workdir of 600 steps of two workers that nothing befell."""
+    """Returns the workdir of 600 steps of two undisturbed workers."""
     folder = tmp_path_factory.mktemp("undisturbed")
     passed("--workers=2", "--", *FLAGS, *MANY, "--workdir=whole", cwd=folder, run=launch)
     return folder / "whole"
@@ -124,7 +124,7 @@ def test_a_signal_to_one_worker_stops_all_with_everything_saved(tmp_path):
 
 
 def place(index, ports):
-    """What TF_CONFIG says of a worker."""
+    """Returns a worker's TF_CONFIG."""
     return {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": index}}
 
 
@@ -179,7 +179,7 @@ def test_steps_leave_no_threads_behind(tmp_path):
 
 @pytest.mark.long
 def test_workers_end_where_the_replicas_of_one_process_do(tmp_path):
-    """With a worker that dies within a round, on the way; all go on from the last checkpoint."""
+    """A worker dies within a round, and all resume from the last checkpoint."""
     flags = [
         LINEAR,
         LOCAL,

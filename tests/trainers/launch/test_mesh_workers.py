@@ -1,4 +1,4 @@
-"""Two workers with two devices each are one mesh: the bits of one process, and clear ends when one of them fails."""
+"""Two workers with two devices each form one mesh: one process's bits, and clear ends if one of them fails."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def sizes(batch, model):
 
 
 def lines(workdir):
-    """The figures of a run, without what is measured by the clock."""
+    """Returns a run's metrics, without those that the clock measures."""
     clock = ("examples_per_second", "step_seconds", "data_wait")
     found = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return [{name: x for name, x in line.items() if name not in clock} for line in found]
@@ -46,7 +46,7 @@ def lines(workdir):
 def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp_path):
     flags = [*FLAGS, *sizes(*plan), "--gin_param=steps = 40"]
     two = passed("--workers=2", "--", *flags, "--workdir=two", cwd=tmp_path, run=launch)
-    assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote what it alone has
+    assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote its own shards
     passed(*flags, "--workdir=one", cwd=tmp_path)
     found, expected = lines(tmp_path / "two"), lines(tmp_path / "one")
     assert [line.pop("split") for line in found] == [line.pop("split") for line in expected] == ["train", "eval"] * 2
@@ -54,7 +54,7 @@ def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp
         assert mine == pytest.approx(theirs, rel=1e-5)
     (_, bits), (_, others) = saved(tmp_path / "two"), saved(tmp_path / "one")
     assert bits == others
-    # The chief alone prints figures, and what it wrote goes on, bit for bit, on one device.
+    # Only the chief prints metrics, and one device resumes its checkpoint, bit for bit.
     assert len(re.findall(r"\[worker 0\] finished", two.stdout)) == 1
     assert "[worker 1] step" not in two.stdout
     passed("--mode=evaluate", FLAGS[0], *FLAGS[3:], "--gin_param=steps = 40", "--workdir=two", cwd=tmp_path)
@@ -145,7 +145,7 @@ def trouble(run):
 
 
 def in_trouble(folder, worker, act):
-    """Flags of a run that `act` happens to at one worker before its second checkpoint, of two files."""
+    """Returns flags of a run in which `act` hits one worker before its second checkpoint, of two files."""
     outside = TROUBLE.replace("WORKER", str(worker)).replace("ACT", act)
     flag = planted(folder, "if run.step == 40: trouble(run)", every=20, outside=outside)
     return [flag, "--gin_param=steps = 60", "--workdir=run"]

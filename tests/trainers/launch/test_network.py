@@ -1,4 +1,4 @@
-"""Nobody else reaches a launched worker's port: by real connections, on this machine and on ones that allow less."""
+"""No other user reaches a launched worker's port: real connections, also on more restricted machines."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ from trainers.launch import network
 from trainers.launch.processes import Command
 from trainers.launch.supervise import supervise
 
-# A worker that listens as TensorFlow does, everywhere, and says whether it reaches itself, and the address it is given.
+# A worker that listens as TensorFlow does, everywhere, and reports whether it reaches itself and the given address.
 SERVES = """
 import socket, sys, time
 listener = socket.create_server(("", 0))
@@ -36,7 +36,7 @@ time.sleep(100)
 
 @pytest.fixture
 def alone():
-    """What brings a process into a network of nothing but loopback; nothing where this machine refuses."""
+    """Returns a command prefix that starts a process in a network of loopback only; empty if this machine refuses."""
     try:
         return network.loopback_alone()
     except OSError as error:
@@ -78,7 +78,7 @@ def test_a_worker_in_a_network_of_its_own_reaches_itself_and_nobody_else_either_
 
 
 def test_network_is_made_without_root_and_keeps_the_user(alone, monkeypatch):
-    """The way without rights, tried also where the tests run as root: there the shorter one is refused."""
+    """The way without privileges, also if the tests run as root: the shorter one is refused there."""
     if alone is None:
         return
     made = network._made
@@ -124,7 +124,7 @@ else:
 
 
 def test_network_of_their_own_is_made_by_users_without_rights(tmp_path):
-    """The same for a user without any right; where this isn't root, every other test here is of such a one."""
+    """The same for a user without privileges; if this user isn't root, every other test here already is such a case."""
     if os.geteuid() != 0:
         return
     command = [sys.executable, "-S", "-c", AS_NOBODY]
@@ -158,7 +158,7 @@ def test_workers_in_a_network_of_their_own_do_not_outlive_a_launcher_that_is_kil
 
 
 def chosen(*refused, open_ports=False):
-    """The line or the refusal on a machine that refuses these; each a real refusal of the kernel."""
+    """Returns the line or the refusal on a machine that refuses these; the kernel itself refuses."""
     code = (
         "from core.errors import ConfigurationError\n"
         "from trainers.launch.network import choose_network\n"

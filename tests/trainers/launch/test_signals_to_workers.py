@@ -1,4 +1,4 @@
-"""Signals to workers while they begin and while they train, at whichever moment: none is swallowed, nobody hangs."""
+"""Signals to workers during their start and training, at any moment: none is lost, and no worker hangs."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from tests.commands import environment, launch, passed
 from tests.trainers.launch.launch_lab import planted
 from trainers.launch.commands import free_ports
 
-# Another process sends it: TensorFlow holds Python's lock while it waits for workers, and no thread of this one runs.
+# Another process sends it: TensorFlow holds Python's GIL while it waits for workers, so no thread here runs.
 MOMENTS = """
 import json, os, subprocess, time
 import tensorflow as tf
@@ -38,7 +38,7 @@ if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == of:
 
 @pytest.fixture
 def begun(tmp_path):
-    """Starts two workers, under `launch` or by themselves, of which one is sent a signal while TensorFlow connects."""
+    """Starts two workers, under `launch` or by hand, and sends one a signal while TensorFlow connects."""
     (tmp_path / "moments.py").write_text(MOMENTS)
     (tmp_path / "moments.gin").write_text("import moments\n")
     flags = [*FLAGS, *SHORT, "--gin_file=moments.gin", "--workdir=run"]
@@ -67,7 +67,7 @@ def begun(tmp_path):
 
 
 def ends(processes):
-    """What all said on stderr, and their exit codes."""
+    """Returns the workers' stderr, and their exit codes."""
     said = [process.communicate(timeout=120)[1] for process in processes]
     assert "Traceback" not in "".join(said)
     return said, [process.returncode for process in processes]

@@ -1,4 +1,4 @@
-"""A stranger with TensorFlow's own client at a worker's port: in where it is open, out where `launch` closed it."""
+"""A stranger's TensorFlow client at a worker's port: admitted if the port is open, rejected if `launch` closed it."""
 
 import contextlib
 import json
@@ -91,4 +91,4 @@ def test_a_stranger_s_tensorflow_gets_into_no_launched_worker(refused, tmp_path)
                 assert not (tmp_path / "stranger").exists()
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 75  # it went on all the time
+        assert process.wait(120) == 75  # it kept running all the time

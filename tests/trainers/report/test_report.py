@@ -1,4 +1,4 @@
-"""`python -m trainers.report`: a page that is well formed, whole, true to the figures, and asks for nothing."""
+"""`python -m trainers.report`: a page that is well formed, complete, true to the metrics, and self-contained."""
 
 import itertools
 import json
@@ -94,7 +94,7 @@ def test_chart_holds_its_points_to_a_tenth_of_a_pixel():
     for found, expected in [(held, [(0, 4.0), (50, 3.0)]), (trained, [(0, 2.0), (200, 3.0)])]:
         for point, (step, value) in zip(places(found), expected, strict=True):
             assert point == pytest.approx(place(step, value), abs=0.06)
-    alone = page.all("circle")[-1]  # what stands between two gaps
+    alone = page.all("circle")[-1]  # the part between two gaps
     assert (float(alone["cx"]), float(alone["cy"])) == pytest.approx(place(200, 2.0), abs=0.06)
     assert page.text("title") == "a & b train"
     assert [each["class"] for each in page.all("g")] == ["c0", "c0 dashed"]

@@ -1,4 +1,4 @@
-"""Which run is called best, and what keeps it from being called so."""
+"""The run that a report calls best, and reasons against calling one so."""
 
 import math
 
@@ -8,7 +8,7 @@ from trainers.runs.read import read_run
 
 
 def said(folder, *runs):
-    """The verdict on runs of (rate, seed, last loss)."""
+    """Returns the verdict on runs of (rate, seed, last loss)."""
     paths = []
     for rate, seed, loss in runs:
         path = write_run(folder / f"{len(paths)}", rate=rate, losses={1: 9.0, 2: loss})

@@ -1,4 +1,4 @@
-"""Runs looked at while they are at work, runs that an older version has left, and reports that are written at once."""
+"""Listing active runs and older versions' runs, and reports that are written at once."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`python -m trainers.runs`: what it prints, in which order, and what it refuses."""
+"""`python -m trainers.runs`: its output, its order, and its refusals."""
 
 import itertools
 import json
@@ -241,7 +241,7 @@ def test_labels_say_their_ticks(values):
     assert said == pytest.approx(ticks, rel=0.01)
     largest = max(map(abs, values))
     if 1e-38 < largest < 1e38 and max(values) - min(values) >= 0.1 * largest:
-        assert max(map(len, labels)) <= 9  # what there is room for
+        assert max(map(len, labels)) <= 9  # as much as fits
 
 
 @settings(deadline=None, max_examples=50)

@@ -1,4 +1,4 @@
-"""What is read of a run's folder: a real one, and whatever else may lie there."""
+"""Reading a run's folder: a real one, and any other content."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""Runs of a sweep that are written, not trained, and its check of configurations in a fork."""
+"""Runs of a sweep that are written without training, and its check of configurations in a fork."""
 
 import io
 import sys
@@ -9,7 +9,7 @@ from trainers.gin_audit import audit
 
 
 def write_point(folder, rate, seed, losses, **how):
-    """Writes the run of a point as it would be had it been run."""
+    """Writes a point's run as if it had been trained."""
     name = f"learning_rate={rate}" if seed is None else f"learning_rate={rate},seed={seed}"
     path = write_run(folder / name, losses={10: 1.0, 20: losses}, **how)
     params = [f"sgd.learning_rate = {rate}", *([] if seed is None else [f"Experiment.seed = {seed}"])]
@@ -18,7 +18,7 @@ def write_point(folder, rate, seed, losses, **how):
 
 
 def check_in_fork(cwd):
-    """Stands where `trainers.sweep` looks for `subprocess.run`: its check needs TensorFlow, which a fork has."""
+    """Replaces `subprocess.run` in `trainers.sweep`: its check needs TensorFlow, which a fork has."""
 
     def run(command, *, input, **_):
         begun = {"module": "tests.trainers.sweep.sweep_lab", "arguments": {"request": input.decode()}}
@@ -30,5 +30,5 @@ def check_in_fork(cwd):
 
 
 def begin(request):
-    """Has a fork read this from its standard input."""
+    """Makes a fork read this from its standard input."""
     sys.stdin = io.TextIOWrapper(io.BytesIO(request.encode()))

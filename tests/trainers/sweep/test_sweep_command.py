@@ -1,4 +1,4 @@
-"""`python -m trainers.sweep`: what it refuses, what it is to run, and the table in the end."""
+"""`python -m trainers.sweep`: its refusals, the runs to start, and the final table."""
 
 import shutil
 import sys
@@ -209,7 +209,7 @@ def test_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, cap
     with parse(words).sweep.claimed():
         pass
     assert main(["--over=sgd.learning_rate = [0.1]", "--over=seed=[0]", "--", LINEAR, "--workdir=s"]) == 0
-    assert len(find_runs(["s"])) == 1  # the sweep's lock makes no run of its folder
+    assert len(find_runs(["s"])) == 1  # the sweep's lock doesn't make its folder a run
 
 
 def test_folder_that_can_not_be_made_is_refused_by_name(folder):

@@ -1,4 +1,4 @@
-"""The points of a grid: their bindings, the names of their folders, and which grids are refused."""
+"""The points of a grid: their bindings, the names of their folders, and refused grids."""
 
 import itertools
 import string

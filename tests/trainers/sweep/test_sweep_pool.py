@@ -1,4 +1,4 @@
-"""Small programs as runs: how many at once, which signals they hear, and that nothing is left behind."""
+"""Small programs as runs: how many in parallel, the signals that reach them, and their complete end."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def wait_for(condition):
 
 
 def ran(jobs, *, at_once=1, meanwhile=lambda signals: None, last=None):
-    """The exit codes by name; `meanwhile` is called in a thread, and no job starts after `last` has ended."""
+    """Returns the exit codes by name; `meanwhile` is called in a thread, and no job starts after `last` has ended."""
     codes = {}
 
     def ended(job, code, seconds):

@@ -1,4 +1,4 @@
-"""The search chooses what is faster by more than the noise and computes the same, and says of the rest what it was."""
+"""The search picks what is faster by more than the noise and computes the same, and explains the rest."""
 
 import dataclasses
 import itertools
@@ -39,12 +39,12 @@ MADE = {}  # settings by what they say: each is checked once
 
 @pytest.fixture(autouse=True)
 def _remembering(monkeypatch):
-    """These trials hold nothing, and a whole collection of what a test runner holds is long."""
+    """These trials hold nothing, and a full collection of a test runner's objects is slow."""
     monkeypatch.setattr("trainers.performance.tune.search.forget", lambda: None)
 
 
 class Machine:
-    """A machine with a clock of its own, on which a step takes what its settings say, times a factor of the moment."""
+    """A machine with its clock; a step takes its settings' time, multiplied by the moment's factor."""
 
     def __init__(self, seconds, noise=(1.0,), figures=lambda settings: {"loss": 1.0}, waits=0.0, unit=1e-3):
         self.unit, self.seconds, self.noise, self.figures_of = unit, seconds, itertools.cycle(noise), figures
@@ -106,7 +106,7 @@ def test_faster_setting_is_chosen_and_the_next_one_is_tried_on_top_of_it():
 
 
 def test_nothing_is_chosen_where_a_machine_is_only_busy():
-    """One that is as fast looks up to 30 % faster or slower, from turn to turn."""
+    """An equally fast setting looks up to 30 % faster or slower, from turn to turn."""
     found = search(Machine(lambda settings: 1.0, noise=(1.0, 1.3, 0.9, 1.2, 1.0, 0.8, 1.1)))
     assert not found.choice.changes
     assert found.total is None
@@ -218,7 +218,7 @@ def test_contest_of_a_clearly_slower_or_too_slow_one_has_the_fewest_pairs(monkey
 
 
 def shown(proposals, *, faster=()):
-    """What is proposed, where these values are faster."""
+    """Returns the proposal if these values are faster."""
     found = []
     try:
         proposal = next(proposals)

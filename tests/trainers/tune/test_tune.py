@@ -1,4 +1,4 @@
-"""`--mode=tune` by the command: what it prints is true of this machine, can be pasted, and leaves a run as it was."""
+"""`--mode=tune` with the command: its output is true of this machine, can be pasted, and leaves a run as it was."""
 
 import json
 import types
@@ -40,7 +40,7 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
     verdicts = {(row["setting"], row["value"]): row["verdict"] for row in found["tried"]}
     assert "void" not in verdicts.values(), said
     assert "failed" not in verdicts.values(), said
-    # Of steps that take a tenth of a millisecond, one a call: more of them are worth it on any machine.
+    # Steps of a tenth of a millisecond, one a call: more of them pay on any machine.
     assert found["times_as_fast"] > 1.5, said
     (line,) = (line for line in found["lines"] if line.startswith("Trainer.chunk_steps = "))
     assert line in said

@@ -1,4 +1,4 @@
-"""`python -m trainers.verify_machine`: what its checks say of good machines and bad ones, and its report."""
+"""`python -m trainers.verify_machine`: its checks on good and bad machines, and its report."""
 
 import json
 
