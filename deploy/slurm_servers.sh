@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Asynchronous training under Slurm, one process a node: the chief, then the servers, then workers. See
-# docs/many-machines.md. Submit it from the checkout, with main's flags; SERVERS says how many servers:
+# docs/many-machines.md. Submit it from the checkout, with main's flags; SERVERS is the number of servers:
 #   SERVERS=1 sbatch --nodes=4 deploy/slurm_servers.sh --gin_file=configs/digits_mlp.gin --workdir=/shared/runs/digits_mlp
 #SBATCH --job-name=tapeloop
 #SBATCH --nodes=4
@@ -10,7 +10,7 @@
 #SBATCH --signal=TERM@180
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# Add what your cluster wants: --partition, --account, --gpus-per-node.
+# Add what your cluster requires: --partition, --account, --gpus-per-node.
 set -uo pipefail
 
 RESTARTS=${RESTARTS:-3} # a lost chief or server queues the job again only if it has been requeued less often than this
@@ -21,11 +21,11 @@ if [ "$SLURM_JOB_NUM_NODES" -lt $((SERVERS + 2)) ]; then
   exit 2
 fi
 
-# Who knows this takes part in the run. It goes by the environment, which only your own processes can read.
+# This token admits processes to the run. Only your own processes can read it from the environment.
 TAPELOOP_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export TAPELOOP_TOKEN SERVERS
 
-# Jobs that share a machine must not share ports; these lie below those that systems hand out by themselves.
+# Jobs that share a machine must not share ports; these are below the ephemeral ports.
 port=$((10000 + SLURM_JOB_ID % 20000))
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 listed() { printf "\"%s:$port\", " "$@" | sed 's/, $//'; }
@@ -33,12 +33,12 @@ CLUSTER="{\"chief\": [$(listed "${hosts[0]}")], \"ps\": [$(listed "${hosts[@]:1:
 CLUSTER="$CLUSTER, \"worker\": [$(listed "${hosts[@]:1+SERVERS}")]}"
 export CLUSTER
 
-# One task: its place by its rank. A worker that is killed starts again, and the others go on meanwhile.
+# One task: its role by rank. A killed worker restarts, and the others continue meanwhile.
 task() {
   local job=worker index=$((SLURM_PROCID - 1 - SERVERS)) code
   if [ "$SLURM_PROCID" -eq 0 ]; then job=chief index=0; elif [ "$index" -lt 0 ]; then job=ps index=$((SLURM_PROCID - 1)); fi
   export TF_CONFIG="{\"cluster\": $CLUSTER, \"task\": {\"type\": \"$job\", \"index\": $index}}"
-  trap : TERM # the process hears it as well, and ends by itself
+  trap : TERM # the process gets it as well, and ends by itself
   while
     python -m trainers.main "$@"
     code=$?
@@ -47,10 +47,10 @@ task() {
   return "$code"
 }
 
-# --wait: seconds until Slurm ends the tasks that are left after the first; they have 60 to find out by themselves.
+# --wait: seconds until Slurm ends the remaining tasks after the first has ended; tasks notice the loss within 60.
 srun --ntasks="$SLURM_JOB_NUM_NODES" --export=ALL --wait=120 --kill-on-bad-exit=0 \
   bash -c "$(declare -f task); task \"\$@\"" task "$@" --gin_file=configs/runtime/parameter_server.gin
-code=$? # the highest of all tasks': 128 and more is a signal
+code=$? # the highest of all tasks' exit codes: 128 and more is a signal
 
 if [ "$code" -eq 75 ]; then
   echo "stopped and saved: queued again"
