@@ -5,8 +5,8 @@
     >>> kind_of("while/cond/then/_5/while/cond/mul", "Mul"), kind_of("wrapped_multiply.1", "")
     ('update', 'element-wise')
 
-A gradient that is computed as another operation counts as that one: a transposed convolution is a gradient of the
-input.
+A gradient that TensorFlow computes as another operation counts as that operation: a transposed convolution counts as a
+gradient of the input.
 """
 
 PRODUCTS = "matrix products"

@@ -1,4 +1,4 @@
-"""Runs one work with the code of one checkout, once for each line on stdin, and says how long that took.
+"""Runs one work with the code of one checkout, once per line on stdin, and prints its seconds.
 
     python benchmarks/revisions/side.py CHECKOUT WORK
 

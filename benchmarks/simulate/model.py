@@ -1,4 +1,4 @@
-"""Seconds of a training step on n devices, as functions of what was measured on few.
+"""Seconds of a training step on n devices, from measurements on few devices.
 
     T = max(input, compute · slowest + max(0, collectives − overlap · compute))
 
