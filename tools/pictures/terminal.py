@@ -23,9 +23,9 @@ class Screen:
     """An endless screen for the output of `rich` at this width: it moves, styles and erases lines.
 
     >>> screen = Screen(20)
-    >>> screen.feed("1/2\r\x1b[2Kloss \x1b[1m0.5\x1b[0m\r\n2/2")
+    >>> screen.feed("1/2\\r\\x1b[2Kloss \\x1b[1m0.5\\x1b[0m\\r\\n2/2")
     >>> screen.text
-    'loss 0.5\n2/2'
+    'loss 0.5\\n2/2'
     """
 
     def __init__(self, columns: int):
