@@ -135,7 +135,7 @@ _BY_FILE = {
     ),
     "tests/trainers/test_export.py": (
         COMMANDS,
-        "test_task_of_ones_own_is_exported_and_used_by_tensorflow",
+        "test_custom_task_is_exported_and_used_by_tensorflow",
     ),
     "tests/trainers/hooks/test_texts.py": (
         COMMANDS,

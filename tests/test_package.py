@@ -14,7 +14,7 @@ from tests.commands import CHECKOUT
 PYPROJECT = CHECKOUT / "pyproject.toml"
 
 
-def test_version_stands_in_one_place():
+def test_version_is_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+", core.__version__)
     assert "version" not in read_configuration(PYPROJECT, expand=False)["project"]
     assert read_configuration(PYPROJECT)["project"]["version"] == core.__version__

@@ -17,7 +17,7 @@ def test_page_has_every_configuration_that_trains_here():
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["digits_gan", "text_nano"])
-def test_process_takes_what_the_dry_run_said(name):
+def test_process_takes_as_much_as_the_dry_run_estimated(name):
     found = compared(name)
     assert found["said_peak"] == pytest.approx(found["peak"], rel=0.15)
     if found["step"] > LARGE:

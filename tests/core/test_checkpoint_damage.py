@@ -153,7 +153,7 @@ def test_a_reader_next_to_a_running_trainer_takes_the_one_that_replaced_what_it_
 # --- What doesn't fit ------------------------------------------------------------------------------------------------
 
 
-def test_misfits_are_told_in_a_table(tmp_path):
+def test_mismatches_are_listed_in_a_table(tmp_path):
     saved = {"net/0/w": tf.zeros([8, 3]), "net/0/b": tf.zeros([3]), "head/w": tf.zeros([3, 10]), "same": tf.zeros([])}
     save(tmp_path, {path: tf.Variable(x) for path, x in saved.items()}, 10)
     made = {

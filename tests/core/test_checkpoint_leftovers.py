@@ -57,7 +57,7 @@ def immovable(request):
         subprocess.run(back.format(now), shell=True, check=True)
 
 
-def test_leftovers_that_cannot_be_removed_are_told_once_and_counted(tmp_path, immovable):
+def test_leftovers_that_cannot_be_removed_are_reported_once_and_counted(tmp_path, immovable):
     for step in (1, 2, 3):
         save(tmp_path, model(), step, keep=9)
     immovable(tmp_path / "step-000000001")
@@ -82,7 +82,7 @@ def test_one_that_was_replaced_and_stays_counts_for_nothing(tmp_path):
     assert names(tmp_path) == ["step-000000002", "step-000000003", "step-000000003.replaced"]
 
 
-def test_leftovers_that_stay_are_told_and_in_no_way(tmp_path, stubborn):
+def test_leftovers_that_stay_are_reported_and_harmless(tmp_path, stubborn):
     save(tmp_path, model(), 5)
     for name in (".tmp-step-000000009", ".tmp-removed-step-000000005", "step-000000005"):
         (tmp_path / name).mkdir(exist_ok=True)

@@ -114,7 +114,7 @@ def test_a_file_of_parts_is_read_whole_by_tensorflow_alone(tmp_path):
         assert reader.get_tensor(key).tobytes() == value, path
 
 
-def test_variables_stay_cut_as_they_were(tmp_path):
+def test_variables_keep_their_sharding(tmp_path):
     save(tmp_path, variables_on("2x2", 0), 1)
     live = variables_on("2x2")
     checkpoint.restore(newest(tmp_path), live)
@@ -187,7 +187,7 @@ def averaging_mlp(*, rng):
     return MlpClassifier(sizes=[64, 32], optimizer=chain(adamw(1e-2), ema(0.9)), rng=rng)
 
 
-def test_slots_that_are_cut_further_go_where_they_are_cut_otherwise(tmp_path):
+def test_slots_that_are_sharded_further_are_restored_on_other_layouts(tmp_path):
     """As in ZeRO-1, from mesh to mesh and back to one device."""
     strategies = [
         on_virtual_cpus(1),

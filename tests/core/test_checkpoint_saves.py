@@ -112,7 +112,7 @@ def test_a_second_save_waits_for_the_first(held, tmp_path):
     assert names(tmp_path) == ["step-000000001", "step-000000002"]
 
 
-def test_a_write_that_failed_is_told_at_the_next_border_and_once(held, tmp_path, monkeypatch):
+def test_failed_write_is_reported_once_at_the_next_chunk_end(held, tmp_path, monkeypatch):
     saves = checkpoint.Saves(tmp_path, warn=fail)
     held.set()
     begin(saves, model(), 1)
@@ -209,7 +209,7 @@ def test_the_thread_that_writes_runs_nothing_but_what_reads_and_writes(place, tm
     assert {"SaveV2", "RestoreV2"} <= seen <= FILES
 
 
-def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
+def test_long_wait_is_reported(held, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LONG_SECONDS", 0.01)
     saves, told = checkpoint.Saves(tmp_path, warn=fail), []
     begin(saves, model(), 1)
@@ -228,9 +228,7 @@ def test_a_long_wait_is_told(held, tmp_path, monkeypatch):
     assert told[1:] == [module.TOO_OFTEN]
 
 
-def test_several_who_write_agree_at_borders_and_the_first_puts_together_when_all_have_written(
-    held, tmp_path, monkeypatch
-):
+def test_several_writers_agree_at_chunk_ends_and_the_first_completes_the_checkpoint(held, tmp_path, monkeypatch):
     """Two writers communicate through a barrier, each with its thread; one fails, both report it."""
     meeting, said = threading.Barrier(2, timeout=60), [None, None]
 

@@ -65,7 +65,7 @@ def prints(x):
         (prints, "Keep it a tensor"),
     ],
 )
-def test_a_step_function_that_asks_for_values_is_told_what_to_write(fn, instead):
+def test_step_function_that_needs_values_gets_a_remedy(fn, instead):
     def loss(batch, rng):
         return Loss(fn(batch["x"])[:, 0])
 
@@ -79,7 +79,7 @@ def test_a_step_function_that_asks_for_values_is_told_what_to_write(fn, instead)
     assert any(frame.name == fn.__name__ for frame in traceback.extract_tb(caught.value.__traceback__))
 
 
-def test_a_schedule_that_asks_for_values_is_told_too():
+def test_schedule_that_needs_values_gets_the_remedy_too():
     w = tf.Variable([1.0])
     optimizer = Optimizer(sgd(lambda step: 0.1 if step < 10 else 0.01), {"w": w})
     with pytest.raises(TypeError, match=r"a schedule or rule of the optimizer.*tf\.where"):

@@ -59,7 +59,7 @@ def test_workers_may_be_stopped_or_killed_and_come_again(tmp_path):
 
 
 @pytest.mark.long
-def test_worker_that_comes_again_alone_is_not_waited_for_without_end(tmp_path):
+def test_worker_that_restarts_alone_is_not_waited_for_endlessly(tmp_path):
     """TensorFlow admits no worker before all have come."""
     bindings = ["Trainer.steps = 100000", "parameter_server.meeting_deadline = 20.0"]
     with Served(tmp_path, workers=2) as served, ThreadPoolExecutor() as pool:

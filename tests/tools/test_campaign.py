@@ -135,7 +135,7 @@ def test_part_whose_cases_cannot_be_listed_is_a_failure_and_not_the_end(tmp_path
         (["section save #4", "open .result.json.PID.tmp #1"], "the last result"),
     ],
 )
-def test_section_is_told_by_the_marks_passed(seen, section):
+def test_section_follows_from_the_marks_passed(seen, section):
     assert subject.section(seen) == section
 
 
@@ -205,7 +205,7 @@ def test_workers_meet_though_a_relay_garbles_a_message(tmp_path, monkeypatch):
         (None, "read"),
     ],
 )
-def test_reader_that_stumbles_is_told_from_one_that_refuses(reader, says, monkeypatch, capsys):
+def test_crashing_reader_is_distinguished_from_one_that_refuses(reader, says, monkeypatch, capsys):
     calls = []
 
     def read(content, folder):

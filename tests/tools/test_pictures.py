@@ -76,7 +76,7 @@ def faults(picture: str) -> list[str]:
     return [found[0] for pattern in (BEYOND, ABSOLUTE) for found in pattern.finditer(text)]
 
 
-def test_every_picture_is_there_and_stands_by_itself():
+def test_every_picture_exists_and_is_self_contained():
     pages = {page.name: page.read_text() for page in DOCS.glob("*.md")}
     names = [name for page in pages.values() for _, name in shown(page)]
     files = {path.name: path for path in (DOCS / "pictures").iterdir()}
@@ -165,7 +165,7 @@ def test_unknown_sequence_is_named():
         Screen(4).feed("\x1b[3J")
 
 
-def test_text_of_a_picture_stands_at_its_place():
+def test_text_of_a_picture_is_at_its_place():
     drawn = ElementTree.fromstring(svg("ab \x1b[31mcd\x1b[0m\n\x1b[2mlonger\x1b[0m   ", "one"))
     texts = [each for each in drawn.iter() if each.tag.endswith("}text")]
     assert [each.text.replace("\xa0", " ") for each in texts] == ["ab ", "cd", "longer"]

@@ -27,7 +27,7 @@ def thread():
         yield thread
 
 
-def test_chunks_come_in_their_order_whoever_fetches_them(thread):
+def test_chunks_come_in_order_from_any_thread(thread):
     chunks = Chunks(iter(range(100)))
     assert (next(chunks), chunks.peek(within=True), chunks.peek(within=False)) == (0, 0, 1)
     chunks.fetch_next(thread)  # it is there already

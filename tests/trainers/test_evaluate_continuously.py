@@ -233,7 +233,7 @@ def started(tmp_path, *flags):
 
 
 @pytest.mark.long
-def test_killed_stopped_and_started_again_beside_a_real_run(tmp_path):
+def test_killed_stopped_and_restarted_during_a_real_run(tmp_path):
     kept = tmp_path / "run" / "evaluations.jsonl"
     first = started(tmp_path, "--mode=evaluate_continuously")
     training = started(tmp_path)

@@ -121,7 +121,7 @@ def mine(tmp_path_factory):
     return folder
 
 
-def test_task_of_ones_own_is_exported_and_used_by_tensorflow(mine, tmp_path):
+def test_custom_task_is_exported_and_used_by_tensorflow(mine, tmp_path):
     """The comparison has loaded it in a process that can't import this project."""
     shutil.copytree(mine, tmp_path, dirs_exist_ok=True)
     passed(write_served(tmp_path, loss=SERVES.format(body=THE_SAME, more=KINDS)), EXPORT, cwd=tmp_path)

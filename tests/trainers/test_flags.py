@@ -111,7 +111,7 @@ def test_switches():
         assert parse([FILE, *words]).eager is True
 
 
-def test_value_stands_behind_a_space_or_an_equals_sign():
+def test_value_follows_a_space_or_an_equals_sign():
     flags = parse(["--gin_file", "a", "--gin_file=b", "--gin_param", "c = 'd=e'", "-v", "-1"])
     assert flags.gin_file == ["a", "b"]
     assert flags.gin_param == ["c = 'd=e'"]

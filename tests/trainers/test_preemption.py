@@ -135,7 +135,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_but_the_last_steps(tmp_path):
     assert (result["exit_code"], result["step"]) == (130, 10)
 
 
-def test_slurms_warning_saves_and_the_run_goes_on(tmp_path):
+def test_slurms_warning_saves_and_the_run_resumes(tmp_path):
     trainer = loop(tmp_path, "SIGUSR1", "SIGUSR1")
     assert notes_of(trainer).count("SIGUSR1: saved as `step-000000020`, and going on") == 1
     assert newest(trainer).step == 40

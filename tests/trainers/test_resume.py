@@ -157,7 +157,7 @@ def test_resume_check_that_fails_names_the_values_of_python(tmp_path):
     assert "metric line" not in done.stderr
 
 
-def test_resumed_run_that_differs_is_told_by_what_python_gave_it_or_else_by_its_values():
+def test_resumed_run_that_differs_is_recognised_by_its_objects_or_its_values():
     differences = [f"variable `{i}`" for i in range(12)]
     note = "phase `net` calls Python at step.py:3 (`x = tf.py_function(f, [], x.dtype)`)"
     printed = f"going on from step 80\n{note}: no checkpoint keeps what that remembers\ntraced in 1.0 s\n"

@@ -129,7 +129,7 @@ def making(task, batch):
     ids=["mean", "misspelt", "making"],
 )
 @pytest.mark.parametrize("shared", [True, False])
-def test_mistake_is_said_of_the_phase_or_of_what_evaluates(mistake, said, shared, tmp_path):
+def test_mistake_names_the_phase_or_the_evaluation(mistake, said, shared, tmp_path):
     class Mistaken(Line):
         def loss(self, batch, rng):
             return mistake(self, batch) if shared else super().loss(batch, rng)

@@ -118,7 +118,7 @@ def test_a_reader_that_leaves_changes_nothing(folder):
     assert json.loads((folder / "piped" / "result.json").read_text())["step"] == 20
 
 
-def test_a_full_disk_behind_stdout_is_said_once_and_the_run_goes_on(folder):
+def test_full_disk_behind_stdout_is_reported_once_and_the_run_continues(folder):
     assert forked(LINEAR, *SHORT, "--workdir=full", cwd=folder, stdout="/dev/full") == 0
     (warning,) = (folder / "stderr").read_text().splitlines()
     assert warning.startswith("Warning: the standard output can't be written: No space left on device.")

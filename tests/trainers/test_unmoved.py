@@ -45,7 +45,7 @@ def told(tmp_path, *, strategy=None, chunk_steps=5, **how):
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_half_precision_that_no_step_moves_is_told_of_once(dtype, replicas, tmp_path):
+def test_half_precision_that_no_step_moves_is_reported_once(dtype, replicas, tmp_path):
     rate = 1e-3 if dtype == tf.bfloat16 else 3e-4
     (text,) = told(tmp_path, dtype=dtype, rate=rate, strategy=on_virtual_cpus(replicas))
     assert text.startswith(f"phase `net` has left `w` as it was, in 5 steps: it is {dtype.name}, and an update")
@@ -56,7 +56,7 @@ def test_half_precision_that_no_step_moves_is_told_of_once(dtype, replicas, tmp_
     [{"rate": 1.0}, {"value": 0.0}, {"dtype": tf.float32}],
     ids=["large enough", "from zero", "float32"],
 )
-def test_parameters_that_move_are_not_told_of(how, tmp_path):
+def test_parameters_that_move_are_not_reported(how, tmp_path):
     assert told(tmp_path, **how) == []
 
 

@@ -165,7 +165,7 @@ TOLD = {
 
 @pytest.mark.parametrize("what", TOLD, ids=lambda what: what.__name__)
 @pytest.mark.parametrize("use", [sample, write, reconstruct, translate], ids=lambda use: use.__name__)
-def test_likely_mistake_is_told_of_once(use, what):
+def test_likely_mistake_is_reported_once(use, what):
     said = []
     use(Uses(what), said.append)
     (text,) = said
@@ -175,7 +175,7 @@ def test_likely_mistake_is_told_of_once(use, what):
 
 
 @pytest.mark.parametrize("what", [what for what in TOLD if what is not calls_python], ids=lambda what: what.__name__)
-def test_likely_mistake_in_a_served_function_is_told_of_once(what, capsys):
+def test_likely_mistake_in_a_served_function_is_reported_once(what, capsys):
     serve(Uses(what), None)
     (text,) = capsys.readouterr().out.splitlines()
     with pytest.raises(ConfigurationError, match=TOLD[what]):
@@ -189,7 +189,7 @@ def test_python_in_a_served_function_is_refused():
 
 
 @pytest.mark.parametrize("use", [sample, write], ids=lambda use: use.__name__)
-def test_draws_by_another_rng_than_the_one_that_is_handed_are_told_of(use):
+def test_draws_from_another_rng_than_the_given_one_are_reported(use):
     said = []
     use(Uses(lambda task, rng: FIXED.fold("noise").normal([])), said.append)
     (text,) = said
@@ -206,7 +206,7 @@ def reads_its_own(task, rng):
 
 @pytest.mark.parametrize("what", [draws_by_its_rng, reads_its_own], ids=lambda what: what.__name__)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-def test_right_uses_are_told_of_nothing(use, what, capsys):
+def test_right_uses_get_no_hint(use, what, capsys):
     use(Uses(what), pytest.fail)
     assert capsys.readouterr().out == ""
 
@@ -218,7 +218,7 @@ SAMPLES = """return Loss(tf.square(y))
 """
 
 
-def test_command_that_samples_with_a_variable_of_nobody_ends_with_2(tmp_path):
+def test_command_that_samples_with_an_unowned_variable_ends_with_2(tmp_path):
     """The command has trained the task: no step reads that variable."""
     flag = write_task(tmp_path, outside='OUTSIDE = tf.Variable(0.5, name="outside")', loss=SAMPLES)
     assert run(flag, cwd=tmp_path).returncode == 0

@@ -49,7 +49,7 @@ def test_a_worker_that_was_given_up_knows_though_the_others_have_ended(start):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_short_stop_is_no_loss_and_accuses_nobody(start, victim):
+def test_short_stop_is_no_loss_and_blames_no_worker(start, victim):
     workers = met(3, start, timeout=5.0)
     workers[victim].signal(signal.SIGSTOP)
     workers[2].tell("word 0.5")
@@ -73,7 +73,7 @@ def test_all_stopped_and_continued_together_are_no_loss(start):
         assert worker.expect("word") is None
 
 
-def test_each_knows_who_does_something_else_than_it(start):
+def test_each_worker_learns_which_others_are_in_another_section(start):
     """The chief hears from all workers; the others learn of each other from the chief."""
     workers = met(3, start)
 

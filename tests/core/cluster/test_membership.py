@@ -53,7 +53,7 @@ def test_a_connection_that_fails_is_the_cluster_s(worker):
 
 
 @pytest.mark.parametrize("error", KINDS)
-def test_worker_alone_loses_nobody(worker, error):
+def test_single_worker_loses_no_peer(worker, error):
     worker(LOST, workers=("a:2222",))
     with pytest.raises(error):
         failing(error)

@@ -12,7 +12,7 @@ from core.cluster.topology import Cluster
 from core.errors import PeerLostError
 
 
-def test_one_worker_meets_nobody_and_listens_nowhere():
+def test_single_worker_needs_no_rendezvous_and_no_port():
     (address,) = addresses(1)
     peers = Heartbeat.meet(Cluster((address,), 0), about={}, deadline=0.0)
     peers.watch(timeout=0.01, on_lost=pytest.fail)
@@ -37,7 +37,7 @@ def test_workers_meet_where_the_system_prefers_another_name_for_this_machine(sta
         worker.expect("met")
 
 
-def test_nobody_goes_on_before_the_last_has_come(start):
+def test_no_worker_continues_before_the_last_has_come(start):
     workers = addresses(3)
     first = [start(workers, 1), start(workers, 0)]
     last = start(workers, 2)
@@ -154,7 +154,7 @@ NONSENSE = [
 ]
 
 
-def test_a_stranger_who_talks_nonsense_is_shown_out_and_disturbs_nobody(start):
+def test_stranger_that_sends_garbage_is_disconnected_and_disturbs_no_worker(start):
     workers = addresses(2)
     chief = start(workers, 0)
     for nonsense in NONSENSE:
@@ -170,7 +170,7 @@ def test_a_stranger_who_talks_nonsense_is_shown_out_and_disturbs_nobody(start):
     other.expect("met")
 
 
-def test_a_silent_stranger_holds_up_nobody(start):
+def test_silent_stranger_delays_no_worker(start):
     workers = addresses(2)
     chief = start(workers, 0)
     with connected(workers[0]), connected(workers[0]) as other_stranger:
@@ -219,7 +219,7 @@ def test_tensorflow_takes_over_the_addresses_while_the_connections_stay_open(sta
     assert workers[0].expect("lost").startswith(f"{workers[1].name} was killed")
 
 
-def test_a_chief_that_starts_beside_a_running_one_finds_the_port_taken(start):
+def test_second_chief_finds_the_port_taken(start):
     workers = addresses(2)
     with socket.create_server(("127.0.0.1", int(workers[0].split(":")[1]))):
         assert "something else has this port" in start(workers, 0).expect("ConfigurationError")

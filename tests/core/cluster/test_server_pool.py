@@ -135,13 +135,13 @@ def test_worker_that_differs_is_refused_on_both_sides(lab, changes, says):
         worker.result(LONG)
 
 
-def test_only_who_knows_the_token_is_served(lab):
+def test_only_holders_of_the_token_are_served(lab):
     lab.serve(PS, token="a guess", deadline=3.0)
     with pytest.raises(PeerLostError, match=r"ps 0 .* knows another `TAPELOOP_TOKEN`, or none"):
         lab.meet(deadline=1.0)
 
 
-def test_strangers_at_the_door_hold_up_nobody(lab):
+def test_strangers_at_the_port_delay_no_worker(lab):
     ends = lab.serve_all()
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(connected(lab.places[PS])) for _ in range(3)]
@@ -242,7 +242,7 @@ def test_server_notices_that_its_chief_is_gone(lab, closed, says):
 # --- who is told to stop ----------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_told_to_stop_leaves_when_nothing_is_under_way(met, lab, capsys):
+def test_idle_worker_with_a_stop_signal_leaves(met, lab, capsys):
     crew, ends = met
     crew.watch(timeout=LONG, on_lost=pytest.fail)
     lab.stop[WORKER].set()
@@ -255,14 +255,14 @@ def test_a_worker_that_is_told_to_stop_leaves_when_nothing_is_under_way(met, lab
     assert not ends[OTHER].done()
 
 
-def test_a_worker_that_is_told_to_stop_does_not_leave_amid_a_step(met, lab):
+def test_worker_with_a_stop_signal_finishes_its_step(met, lab):
     _, ends = met
     lab.stop[WORKER].set()
     time.sleep(SHORT)
     assert not ends[WORKER].done()
 
 
-def test_a_server_that_is_told_to_stop_stops_the_chief(met, lab):
+def test_server_with_a_stop_signal_stops_the_chief(met, lab):
     crew, ends = met
     heard = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: heard.set())

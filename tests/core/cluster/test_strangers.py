@@ -34,7 +34,7 @@ CHANGES = [{}, {"index": 0}, {"index": 7}, {"workers": ["a:1", "b:2"]}, {"about"
 
 
 @pytest.mark.parametrize("token", ["", "a guess"])
-def test_a_well_formed_hello_of_a_stranger_stops_nobody(start, token):
+def test_well_formed_hello_of_a_stranger_stops_no_worker(start, token):
     workers = addresses(2)
     chief = start(workers, 0, token=SECRET)
     for changes in CHANGES:
@@ -49,7 +49,7 @@ def test_a_well_formed_hello_of_a_stranger_stops_nobody(start, token):
     assert [line for line in chief.warnings if "turned away 127.0.0.1, who knows another `TAPELOOP_TOKEN`" in line]
 
 
-def test_replayed_greeting_opens_the_door_to_nobody(start):
+def test_replayed_hello_admits_no_stranger(start):
     """A hello answers one challenge; a copy of it answers no other."""
     workers = addresses(3)
     chief = start(workers, 0, token=SECRET)
@@ -68,7 +68,7 @@ def test_replayed_greeting_opens_the_door_to_nobody(start):
     assert chief.says_nothing()
 
 
-def test_a_crowd_of_silent_strangers_fills_nothing_and_locks_nobody_out(start):
+def test_many_silent_strangers_exhaust_nothing_and_block_no_worker(start):
     workers = addresses(2)
     chief = start(workers, 0, token=SECRET)
     with contextlib.ExitStack() as stack:
@@ -273,7 +273,7 @@ HARMLESS = [
         ([{"bye": ESCAPES}], "worker 1"),
     ],
 )
-def test_a_worker_that_talks_nonsense_later_ends_nobody_s_watch(start, says, lost):
+def test_worker_that_sends_garbage_later_stops_no_watch(start, says, lost):
     """The message comes from an admitted process, and the chief still notices that its connection closes."""
     workers = addresses(2)
     chief: Worker = start(workers, 0, token=SECRET)

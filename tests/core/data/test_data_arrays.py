@@ -93,7 +93,7 @@ def test_extremes_are_of_integers_only(values):
     assert of(values).extremes("x") is None
 
 
-def test_a_source_of_ones_own_may_leave_extremes_unknown():
+def test_custom_source_may_leave_extremes_unknown():
     class Streamed(Source):
         @property
         def spec(self):

@@ -35,7 +35,7 @@ def documents(parts):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([b"a", b"\n", b"<|", b"|>", b"<||>", "né".encode()]), max_size=30), st.integers(4, 9))
-def test_documents_are_what_stands_between_separators(letters, piece_size):
+def test_separators_split_documents(letters, piece_size):
     text = b"".join(letters)
     before, corpus.PIECE = corpus.PIECE, piece_size
     try:

@@ -73,7 +73,7 @@ def test_another_split_is_refused():
         digits("testing")
 
 
-def test_the_attribution_ships_beside_the_file():
+def test_the_attribution_ships_next_to_the_file():
     text = (FILE.parent / "ATTRIBUTION.md").read_text()
     for part in ("Alpaydin", "Kaynak", "1998", "CC BY 4.0", "UCI Machine Learning Repository", "scikit-learn"):
         assert part in text

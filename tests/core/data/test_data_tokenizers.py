@@ -47,7 +47,7 @@ def test_texts_that_look_like_something_else_are_text(tokenizer, text):
     assert tokenizer.end not in tokens
 
 
-def test_the_end_of_a_document_stands_for_no_text(tokenizer):
+def test_the_end_of_a_document_has_no_text(tokenizer):
     assert tokenizer.decode([tokenizer.end]) == b""
     assert tokenizer.byte_counts.shape == (tokenizer.vocabulary,)
     assert tokenizer.byte_counts[tokenizer.end] == 0

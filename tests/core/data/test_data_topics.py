@@ -56,7 +56,7 @@ def test_the_documented_lines_make_such_a_file_and_such_a_split(stored, tmp_path
     assert gzip.decompress((tmp_path / "made.gz").read_bytes()) == gzip.decompress(FILE.read_bytes())
 
 
-def test_the_licence_ships_beside_the_file():
+def test_the_licence_ships_next_to_the_file():
     licence = (FILE.parent / "LICENSE-PSF.txt").read_text()
     for part in ("PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2", "Copyright (c) 2001", "Agreement"):
         assert part in licence

@@ -78,7 +78,7 @@ def test_gpus_are_those_that_the_process_may_see_numbered_anew(monkeypatch):
     assert _chosen(None, ["CPU:0", "CPU:1"]) == ["CPU:0", "CPU:1"]  # a rehearsal beside it
 
 
-def test_a_virtual_mesh_is_of_cpus_beside_a_gpu_too(monkeypatch):
+def test_virtual_mesh_uses_cpus_even_with_a_gpu(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["a GPU"])
     devices = on_virtual_mesh(2, 1).mesh.local_devices()
     assert [device.rpartition("/device:")[2] for device in devices] == ["CPU:0", "CPU:1"]

@@ -53,7 +53,7 @@ def noisy(x, rng):
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_random_numbers_that_are_drawn_twice_are_told_of_once(what, at):
+def test_random_numbers_that_are_drawn_twice_are_reported_once(what, at):
     (text,) = step_of(what).remarks
     assert text.startswith("phase `net` draws the same random numbers twice, at test_draws.py:")
     assert re.search(at, text)
@@ -71,7 +71,7 @@ def folds_and_forgets(task, batch, rng):
 
 
 @pytest.mark.parametrize("what", [folds_and_drops, folds_and_forgets], ids=lambda what: what.__name__)
-def test_fold_that_nothing_uses_is_told_of(what):
+def test_unused_fold_is_reported(what):
     (text,) = step_of(what).remarks
     assert re.match(r"phase `net` folds an rng and uses nothing of it, at test_draws.py:\d+ \(`.*rng.fold\(", text)
 
@@ -102,7 +102,7 @@ MEANT = [draws_in_branches, draws_again, folds_for_a_layer_that_drops_nothing, r
 
 
 @pytest.mark.parametrize("what", MEANT, ids=lambda what: what.__name__)
-def test_random_numbers_that_are_meant_are_not_told_of(what):
+def test_intended_repeats_of_random_numbers_are_not_reported(what):
     assert step_of(what).remarks == []
 
 

@@ -134,5 +134,5 @@ def weighs_by_a_softmax(task, batch, rng):
     [plain, draws_by_its_rng, remembers_an_array, computes_in_bfloat16, measures_in_float64, weighs_by_a_softmax],
     ids=lambda x: x.__name__,
 )
-def test_right_steps_are_told_of_nothing(step):
+def test_right_steps_get_no_hint(step):
     assert remarks(step) == []

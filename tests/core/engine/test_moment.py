@@ -57,7 +57,7 @@ def told(batch, rng):
 
 
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_all_phases_are_told_the_same_on_any_replicas_and_microbatches(compile):
+def test_all_phases_get_the_same_on_any_replicas_and_microbatches(compile):
     run = Run(assemble(Annealed, on_virtual_cpus(2)), BATCH, microbatches=2, steps=STEPS, compile=compile)
     figures, steps = run.train(STEPS).figures, np.arange(STEPS)
     done = np.float32(steps / STEPS)

@@ -184,7 +184,7 @@ def test_gathers_keep_nonfinite_values_in_their_rows_and_take_other_types():
     assert on_replicas(2, loss, x, flags, half) == [1010.0 / 2.0] * 2
 
 
-def test_a_loop_of_ones_own_says_what_its_replicas_share():
+def test_custom_loop_declares_what_its_replicas_share():
     strategy = on_virtual_cpus(2)
     with strategy.scope():
         net = layers.Linear(1, 1, rng=Rng.from_seed(0))
@@ -197,7 +197,7 @@ def test_a_loop_of_ones_own_says_what_its_replicas_share():
         tf.function(lambda: strategy.run(replica), autograph=False)()
 
 
-def test_a_loop_of_ones_own_gathers_in_one_microbatch_only():
+def test_custom_loop_gathers_in_one_microbatch_only():
     strategy = on_virtual_cpus(2)
     with strategy.scope():
         net = layers.Linear(1, 1, rng=Rng.from_seed(0))

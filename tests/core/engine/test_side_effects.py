@@ -211,7 +211,7 @@ def test_layer_of_keras_that_is_not_built_is_named_with_the_line_that_calls_it()
         step_of(calls)
 
 
-def test_python_in_a_step_is_told_of():
+def test_python_in_a_step_is_reported():
     def calls(task, batch, rng):
         return tf.ensure_shape(tf.numpy_function(np.square, [batch["y"]], tf.float32), [4])
 
@@ -234,7 +234,7 @@ def test_frozen_network_of_a_task_may_be_read():
     assert [phase.name for phase in TrainStep(assemble(Distilled, on_virtual_cpus(1)), SPEC, seed=0).plans] == ["net"]
 
 
-def test_evaluation_that_asks_for_random_numbers_is_told_that_it_has_none():
+def test_evaluation_that_draws_random_numbers_gets_an_error():
     rng = None
 
     def noisy(batch, _):
@@ -267,7 +267,7 @@ class Dropping(Line):
     [({}, 1), ({"rate": 0.0}, 0), ({"calls": ("dropout",)}, 0), ({"calls": (None, "dropout")}, 0)],
     ids=["forgotten", "meant", "handed", "both"],
 )
-def test_dropout_that_is_handed_no_rng_in_training_is_told_of(settings, told):
+def test_dropout_without_rng_in_training_is_reported(settings, told):
     step = TrainStep(assemble(lambda rng: Dropping(rng=rng, **settings), on_virtual_cpus(1)), SPEC, seed=0)
     assert len(step.remarks) == told
     for text in step.remarks:

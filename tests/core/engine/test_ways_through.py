@@ -160,7 +160,7 @@ class RelativisticToFakes(Relativistic):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_an_output_that_hangs_on_the_generator_is_refused(replicas):
+def test_output_that_depends_on_the_generator_is_refused(replicas):
     with pytest.raises(ConfigurationError, match=r"`a` reads `score` as well, which comes from phase `b` and `a/[bw]`"):
         train(RelativisticToFakes, DATA, replicas, 1)
 

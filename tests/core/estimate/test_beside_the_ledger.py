@@ -140,7 +140,7 @@ def test_texts_sum_their_activations_and_gradients(make, layouts, sums, rows, pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("make", [text, recomputing])
-def test_norms_cut_by_the_sequence(make):
+def test_norms_sharded_by_the_sequence(make):
     """CPUs join a sharded tensor with a sum of all of it, in which each device has zeros for the others' parts."""
     on_paper, collectives = on_paper_and_found(make, texts(), MEGATRON, 1, 2, outputs=SEQUENCE)
     activations = 4 * ROWS * TIME * SIZE

@@ -124,7 +124,7 @@ def test_a_product_is_there_until_it_is_read():
     assert held(lambda x: tf.matmul(tf.matmul(tf.matmul(x, x), x), x), SQUARE) == 2.0
 
 
-def test_arithmetic_writes_over_what_nobody_needs_any_more():
+def test_arithmetic_reuses_buffers_without_further_readers():
     assert held(lambda x: tf.exp(-tf.matmul(x, x)), SQUARE) == 1.0
     assert held(lambda x: tf.reshape(tf.matmul(x, x), [-1])[:1], SQUARE) == pytest.approx(1.0, abs=0.001)
 

@@ -89,7 +89,7 @@ def test_megatrons_layouts_take_two_sums_a_block_forward_and_two_backward(kwargs
 
 
 @pytest.mark.long
-def test_rows_of_text_that_are_cut_are_joined_nowhere():
+def test_sharded_rows_of_text_are_joined_nowhere():
     found = spread(language(), TEXT, MEGATRON, batch=2, model=1)
     assert {taken.kind for taken in found.counts} == {"all-reduce"}
     assert not found.unknown
@@ -114,7 +114,7 @@ def mlp(optimizer=None):
 PARAMETERS = 4 * (64 * 32 + 32 + 32 * 10 + 10)
 
 
-def test_rows_that_are_cut_take_one_sum_of_all_gradients_a_step():
+def test_sharded_rows_take_one_sum_of_all_gradients_a_step():
     found = spread(mlp(), IMAGES, [], microbatches=2, batch=2, model=1)
     total = sum(size for taken, size in found.bytes.items() if taken.axis == "batch")
     assert PARAMETERS <= total < PARAMETERS + 200
@@ -122,7 +122,7 @@ def test_rows_that_are_cut_take_one_sum_of_all_gradients_a_step():
     assert not found.unknown
 
 
-def test_slots_that_are_cut_further_gather_the_parameters_they_make():
+def test_slots_that_are_sharded_further_gather_the_parameters_they_make():
     slots = [("*/layers/0/w", "batch,-")]
     found = spread(mlp(adamw(0.1)), IMAGES, [], slots=slots, batch=2, model=1)
     joined = {taken.where: size for taken, size in found.bytes.items() if taken.kind == "all-gather"}
@@ -180,7 +180,7 @@ def test_each_branch_is_followed():
     assert crossing(chosen, tf.int32) == {SUM: 2}
 
 
-def test_laid_out_tensors_are_gathered_or_cut_at_no_price():
+def test_laid_out_tensors_are_gathered_or_sharded_at_no_cost():
     def laid(*axes):
         return lambda x: laid_out(laid_out(x, axes), ("-", "-", "batch", "-"))
 

@@ -30,7 +30,7 @@ def test_evaluation_changes_nothing(layer: Dropout) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 9), st.integers(0, 6))
-def test_a_row_is_dropped_alike_whoever_computes_it(rows: int, width: int, split: int) -> None:
+def test_row_has_the_same_dropout_on_any_replica(rows: int, width: int, split: int) -> None:
     split = min(split, rows)
     x = tf.ones([rows, width])
     whole = Dropout(0.5)(x, RNG)

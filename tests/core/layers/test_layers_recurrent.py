@@ -135,7 +135,7 @@ def test_lengths_hold_for_states_of_any_shape(rows: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [[], [4]])
-def test_a_state_without_a_row_for_each_example_is_refused_beside_lengths(shape: list[int]) -> None:
+def test_state_without_a_row_for_each_example_is_refused_with_lengths(shape: list[int]) -> None:
     state = tf.zeros([3, 4]), tf.zeros(shape, tf.int32), tf.zeros([3, 2, 4, 4])
     with pytest.raises(ValueError, match=r"the state of `unroll` has a part of shape .* each example keeps its own"):
         unroll(Reader(3, 4, rng=RNG), RNG.normal([3, 5, 3]), state, lengths=tf.constant([1, 2, 3]))

@@ -179,7 +179,7 @@ def test_losses_and_gradients_are_the_same_eagerly_in_a_graph_and_under_xla() ->
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_a_hopeless_generator_is_still_told_the_way_except_by_a_saturating_loss() -> None:
+def test_hopeless_generator_has_a_gradient_except_with_a_saturating_loss() -> None:
     fake = tf.constant([-1e4])
     with tf.GradientTape() as tape:
         tape.watch(fake)
@@ -231,6 +231,6 @@ def test_a_gin_file_names_a_game() -> None:
         ),
     ],
 )
-def test_bad_input_is_told_by_name(call, message) -> None:
+def test_bad_input_is_named(call, message) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

@@ -201,6 +201,6 @@ def test_a_class_out_of_range_makes_coverage_nan(index: int, compiled: bool) -> 
         (lambda: ClassCoverage.of([0], 0), "`num_classes` is 0"),
     ],
 )
-def test_bad_input_is_told_by_name(call: Callable[[], Any], message: str) -> None:
+def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

@@ -192,7 +192,7 @@ class Range(NamedTuple):
         return {"above": self.above / self.count}
 
 
-def test_a_state_of_ones_own_needs_no_registration() -> None:
+def test_custom_state_needs_no_registration() -> None:
     state = metrics.merge(Range(tf.constant(1.0), tf.constant(2.0)), Range(tf.constant(2.0), tf.constant(4.0)))
     assert isinstance(state, Range)
     assert isinstance(state, metrics.State)

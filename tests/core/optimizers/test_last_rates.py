@@ -94,7 +94,7 @@ def test_sharpness_aware_updates_count_in_pairs():
         assert read()[""] == float(SCHEDULE(step // 2))
 
 
-def test_a_rule_of_ones_own_may_say_nothing():
+def test_custom_optimizer_needs_no_declaration():
     rule = stateless("mine", lambda gradients, params, step: {path: -g for path, g in gradients.items()})
     for transform in (rule, chain(rule, optimizers.reduce_on_plateau()), sam(rule), apply_if_finite(rule)):
         assert last_rates(small(transform))() == {}

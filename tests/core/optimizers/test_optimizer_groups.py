@@ -80,7 +80,7 @@ def test_a_parameter_without_a_group_is_named() -> None:
         optimizer(groups({"head/*": sgd(0.1)}))
 
 
-def test_muon_leaves_vectors_and_what_it_is_told_to_adamw() -> None:
+def test_muon_leaves_vectors_and_chosen_parameters_to_adamw() -> None:
     made = optimizer(muon(0.1, other_for=["head/*"]))
     assert set(made.slots["muon/momentum"]) == {"encoder/0/w"}
     assert set(made.slots["muon/adamw/m"]) == {"encoder/0/b", "head/w", "head/b", "b"}

@@ -143,14 +143,14 @@ def test_servers_are_refused():
         check_local_steps(assembly, global_batch_size=16)
 
 
-def test_an_outer_rule_that_looks_at_the_loss_is_refused():
+def test_outer_optimizer_that_reads_the_loss_is_refused():
     rule = chain(sgd(0.9), reduce_on_plateau())
     with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `reduce_on_plateau`, which reads the loss"):
         check_local_steps(assemble(Line, on_virtual_cpus(1)), global_batch_size=16, outer=rule)
 
 
 @pytest.mark.parametrize("rule", [chain(sgd(0.9), ema(0.9)), lookahead(sgd(0.9)), sam(sgd(0.9))])
-def test_an_outer_rule_whose_copy_of_the_weights_nobody_would_read_is_refused(rule):
+def test_outer_optimizer_with_an_unread_copy_of_the_weights_is_refused(rule):
     with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `(ema|lookahead|sam)`, which keeps a copy"):
         check_local_steps(assemble(Line, on_virtual_cpus(1)), global_batch_size=16, outer=rule)
 
@@ -167,7 +167,7 @@ def test_a_rule_that_would_undo_what_an_outer_one_does_is_refused_beside_it(rule
     check_local_steps(assembly, global_batch_size=16)
 
 
-def test_averages_of_the_weights_go_with_an_outer_rule():
+def test_averages_of_the_weights_work_with_an_outer_optimizer():
     class Averaging(Line):
         def phases(self):
             return [dataclasses.replace(phase, optimizer=chain(adamw(0.01), ema(0.9))) for phase in super().phases()]

@@ -65,7 +65,7 @@ def write_twice(v, x):
         (write_twice, True),
     ],
 )
-def test_sums_are_not_joined_where_numbers_hang_on_the_order(fn, hangs, monkeypatch):
+def test_sums_are_not_joined_if_numbers_depend_on_the_order(fn, hangs, monkeypatch):
     monkeypatch.delenv(MOST_JOINED, raising=False)
     v = tf.Variable(1.0)
     traced = tf.function(lambda x: fn(v, x), autograph=False).get_concrete_function(tf.TensorSpec([]))

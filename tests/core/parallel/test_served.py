@@ -32,13 +32,13 @@ def test_parameter_server_refuses_wrong_settings(arguments, says):
         parameter_server(**arguments)
 
 
-def test_without_a_crew_it_says_how_to_start_one(monkeypatch):
+def test_without_servers_it_says_how_to_start_them(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(ConfigurationError, match=r"python -m trainers.launch --workers=2 --ps=1"):
         parameter_server()
 
 
-def test_each_variable_lies_on_the_server_that_holds_least_and_its_slots_beside_it():
+def test_each_variable_is_on_the_emptiest_server_with_its_slots():
     servers = on_virtual_cpus(2).extended.worker_devices
     strategy = SimpleNamespace(_bytes=dict.fromkeys(servers, 0))
     with ServedStrategy.scope(strategy):
@@ -196,7 +196,7 @@ def adding():
     return Adding()
 
 
-def test_nobody_reads_or_writes_while_another_writes(adding):
+def test_no_worker_reads_or_writes_while_another_writes(adding):
     both = threading.Barrier(2, timeout=60)
     adding.computes = lambda step: step >= 2 or both.wait() >= 0  # the first step of each, while the other does
     workers = [adding.worker(), adding.worker()]

@@ -47,7 +47,7 @@ def test_figures_of_several_phases():
     assert stream.getvalue() == "step  1/10  train  d/loss 1.3863  g/gradient penalty 12.500  step time 1.250 ms\n"
 
 
-def test_a_run_that_goes_on_beyond_its_announced_end_has_no_end_to_count_to():
+def test_progress_has_no_end_for_a_run_beyond_its_announced_end():
     stream = io.StringIO()
     console = Console(200, stream, clock_of(0.0, 4.0))
     console.progress(0)

@@ -189,7 +189,7 @@ def test_each_is_kept_once_with_the_last_step_heard_of(tmp_path):
 
 
 @pytest.mark.parametrize("first_step", [0, 10, 20])
-def test_a_run_that_goes_on_has_those_of_before_and_none_twice(tmp_path, first_step):
+def test_resumed_run_keeps_earlier_ones_and_repeats_none(tmp_path, first_step):
     path = tmp_path / "warnings.jsonl"
     for step, text in ((10, "early 1"), (20, "late 1")):
         Warned(path, 10).warn(step, text)

@@ -30,7 +30,7 @@ class Narrow(Line):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_right_gradients_in_bfloat16_are_not_blamed_and_a_cut_path_is(seed):
+def test_right_gradients_in_bfloat16_pass_and_a_stopped_path_fails(seed):
     assert_gradients(Narrow(rng=Rng.from_seed(seed), cut=False), points(seed=seed))
     with pytest.raises(AssertionError, match=r"the gradient of `0/\w` in phase `net` isn't the slope of its loss"):
         assert_gradients(Narrow(rng=Rng.from_seed(seed), cut=True), points(seed=seed))

@@ -67,7 +67,7 @@ def batch(seed):
         (3, 8, layers.RMSNorm, rectified, 3, 2),
     ],
 )
-def test_cut_way_past_a_block_is_named(seed, size, norm, part, blocks, cut):
+def test_stopped_path_past_a_block_is_named(seed, size, norm, part, blocks, cut):
     with pytest.raises(AssertionError, match=r"isn't the slope of its loss.*tf\.stop_gradient"):
         assert_gradients(Residual(seed, size, norm, part, blocks, cut), batch(seed))
 

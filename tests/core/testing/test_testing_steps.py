@@ -86,6 +86,6 @@ def test_batches_that_show_too_little_are_refused():
             check(Weighed(), batch, *arguments)
 
 
-def test_a_batch_mean_is_told_to_return_one_loss_per_row():
+def test_batch_mean_gets_the_advice_to_return_one_loss_per_row():
     with pytest.raises(AssertionError, match="Return one loss per row, without a mean, sum or norm over the batch"):
         assert_step_function(lambda b, rng: Loss(b["weight"] - tf.reduce_mean(b["weight"])), BATCH)

@@ -102,7 +102,7 @@ def test_two_weights_for_one_variable_are_refused(tmp_path, source):
     begin(tmp_path, Net(2, head=[3, 2]), rename={"head": "other", "body": "head"})
 
 
-def test_averages_are_taken_where_they_lie_unless_the_weights_are_wanted(tmp_path, source):
+def test_averages_are_restored_from_their_place_unless_the_weights_are_requested(tmp_path, source):
     average = tf.Variable(source.body + 1.0)
     slots = {"optimizer/net/ema/average/body": average}
     save_net(tmp_path / "a", source, slots=slots, extra={AVERAGES: {"body": next(iter(slots))}})

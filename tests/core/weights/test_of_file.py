@@ -69,7 +69,7 @@ def test_names_and_axes_of_others_are_led_to_ours(write, weights, name, linear, 
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
-def test_narrow_floats_are_widened_and_said_to_be(dtype, linear, tmp_path):
+def test_narrow_floats_are_widened_with_a_note(dtype, linear, tmp_path):
     arrays = torch_arrays(dtype)
     write_safetensors(tmp_path / "a", arrays)
     begun = begin_with(safetensors_weights(str(tmp_path / "a"), rename=TO_OURS, transpose={"*/w": [1, 0]}), linear)

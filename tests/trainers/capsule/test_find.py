@@ -118,7 +118,7 @@ def log_of_zero(row):
     return tf.math.log(zeros)
 
 
-def test_lines_that_autograph_makes_are_told_as_they_were_written():
+def test_lines_that_autograph_makes_are_reported_as_written():
     found = found_in(lambda: One(lambda x: tf.map_fn(log_of_zero, x)))
     assert {line.file for line in found.origin.lines} == {__file__}
     assert lines_of(found.origin)[0].strip() == "return tf.math.log(zeros)"

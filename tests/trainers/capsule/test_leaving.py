@@ -22,7 +22,7 @@ def left(trainer):
     return leave.leaving_capsule(trainer.programs.context, NotFiniteError("the loss is inf."), 3)
 
 
-def test_capsule_that_can_not_be_written_is_told_behind_the_reason(tmp_path, monkeypatch):
+def test_capsule_that_cannot_be_written_is_reported_after_the_reason(tmp_path, monkeypatch):
     def no_room(*_):
         raise NoRoomError("`there` can't be written: No space left on device.")
 
@@ -80,7 +80,7 @@ def told(trainer, *, rows=None, origin=None, replicas=1):
     return report(found, trainer, dataclasses.replace(SOME, replicas=replicas), 3)
 
 
-def test_row_is_told_by_its_example_and_the_replica_that_had_it(trainer):
+def test_row_is_named_with_its_example_and_its_replica(trainer):
     examples = trainer.input.examples_of(3)
     assert examples.shape == (2, 6)
     said = told(trainer, rows=[1, 4, 8], replicas=3).splitlines()[-3:]
@@ -90,7 +90,7 @@ def test_row_is_told_by_its_example_and_the_replica_that_had_it(trainer):
     assert "replica" not in told(trainer, rows=[1])
 
 
-def test_rows_that_are_many_are_told_in_a_line(trainer):
+def test_many_rows_are_summarised_in_a_line(trainer):
     assert told(trainer, rows=list(range(12))).endswith("row        each of the 12 by itself")
     assert told(trainer, rows=list(range(8))).endswith("row        each of the first 8 by itself, and perhaps more")
     assert told(trainer, rows=[0, 2, 3, 4, 5, 6, 7, 8]).endswith("             and perhaps more")
@@ -98,7 +98,7 @@ def test_rows_that_are_many_are_told_in_a_line(trainer):
     assert "row" not in told(trainer)
 
 
-def test_lines_of_layers_are_told_once_and_do_not_crowd_out_the_user_s(trainer):
+def test_lines_of_layers_are_reported_once_without_hiding_the_user_s(trainer):
     layers = [Line(core.layers.linear.__file__, number, "inner") for number in range(1, 6)]
     own = [Line(__file__, number, "outer") for number in (1, 3)]
     operation = Operation(1, "MatMul", [*layers, *own], "", [], [], [])

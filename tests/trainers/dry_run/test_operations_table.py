@@ -40,7 +40,7 @@ def test_each_module_has_a_row_where_there_are_few():
         (1, {"net/blocks/0/up", "net/blocks/0/down"}),
     ],
 )
-def test_blocks_are_told_together_where_they_are_many(depth, expected):
+def test_many_blocks_are_reported_together(depth, expected):
     operations = {Place(f"net/blocks/{i}/{name}", FORWARD): 2 for i in range(depth) for name in ("up", "down")}
     found = told(operations)
     assert set(found) == {*expected, "together"}

@@ -107,7 +107,7 @@ def test_values_of_the_wrong_type(content: str, parts: list[str]) -> None:
         ),
     ],
 )
-def test_factories_objects_and_what_they_lack_are_told_apart(content: str, parts: list[str]) -> None:
+def test_factories_and_objects_and_missing_arguments_are_distinguished(content: str, parts: list[str]) -> None:
     says(refused(content.lstrip()), *parts)
 
 

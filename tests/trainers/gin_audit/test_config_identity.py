@@ -114,7 +114,7 @@ def test_identity_excludes_scoped_references_of_excluded_parameters_alone() -> N
     assert read_identity({**before, "q/points.count": "4"}, left) != left
 
 
-def test_another_configurable_of_the_same_name_changes_nothing_until_it_takes_part() -> None:
+def test_another_configurable_of_the_same_name_changes_nothing_until_it_is_used() -> None:
     content = GOOD.replace("@adamw", "@audit_test.adamw") + "Digits.anything = [@squash, 'an @audit_test.adamw()']\n"
     alone = identity_of(content)
 

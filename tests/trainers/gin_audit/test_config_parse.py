@@ -39,7 +39,7 @@ def test_files_are_looked_for_in_the_search_path(tmp_path: Path) -> None:
     assert read(["configs/x.gin"], [], [tmp_path / "checkout"]).bindings[0].value == 3
 
 
-def test_an_include_is_found_beside_the_including_file() -> None:
+def test_include_is_found_next_to_the_including_file() -> None:
     written("Lab.seed = 1", "deep/base.gin")
     (binding,) = read([written("include 'base.gin'", "deep/top.gin")], [], []).bindings
     assert (binding.value, str(binding.place)) == (1, "deep/base.gin:1")

@@ -29,7 +29,7 @@ class Following(Hook):
         self.told.append(("close", None))
 
 
-def test_hook_is_told_of_each_chunk(tmp_path):
+def test_hook_is_called_for_each_chunk(tmp_path):
     following = Following()
     idle(make(tmp_path, steps=20, hooks=[following])).train()
     chunks = [("before", 0), ("after", 10), ("before", 10), ("after", 20)]

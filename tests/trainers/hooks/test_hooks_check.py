@@ -65,7 +65,7 @@ def test_a_hook_that_does_not_fit_the_task_is_refused_before_the_first_step(trai
     assert trainer.chunk.experimental_get_tracing_count() == 0
 
 
-def test_hook_of_ones_own_is_asked_too(tmp_path):
+def test_custom_hook_is_checked_too(tmp_path):
     hook = Seen()
     with pytest.raises(ConfigurationError, match=r"`Seen\.x` is 3"):
         make(tmp_path, task=Maker, source=point_source(), hooks=[hook]).train()

@@ -216,7 +216,7 @@ class Patience(Hook):
 """
 
 
-def test_command_stops_keeps_and_goes_on(tmp_path):
+def test_command_stops_saves_and_resumes(tmp_path):
     (tmp_path / "patience.py").write_text(PATIENCE)
     hook = gin(tmp_path, "import patience\nTrainer.hooks = [@Patience()]\nPatience.every = 20\n", name="patience.gin")
     settings = ("steps = 200", "chunk_steps = 5", "log_every = 15", "checkpoint_every = 10", "evaluate_every = None")

@@ -61,7 +61,7 @@ def looking(hook, figures):
         (Activations, {"given/a/dead": 0.6}, {"given/a/dead": 0.4}),
     ],
 )
-def test_suspects_are_told_when_seen_twice_in_a_row_also_across_a_crash(hook, bad, good):
+def test_suspects_are_reported_when_seen_twice_in_a_row_also_across_a_crash(hook, bad, good):
     first = hook(10)
     assert not looking(first, bad) + looking(first, good) + looking(first, bad)
     resumed = hook(10)
@@ -71,7 +71,7 @@ def test_suspects_are_told_when_seen_twice_in_a_row_also_across_a_crash(hook, ba
 
 
 @pytest.mark.parametrize(("data_wait", "warned"), [(0.15, False), (0.25, True)])
-def test_waiting_for_data_is_told_from_a_fifth_of_the_time_on(data_wait, warned):
+def test_waiting_for_data_is_reported_from_a_fifth_of_the_time_on(data_wait, warned):
     told = []
     telemetry = SimpleNamespace(write=lambda *_, **__: None, warn_once=told.append)
     figures = {"loss": 1.0, "data_wait": data_wait}
@@ -89,7 +89,7 @@ def warnings(losses):
         yield divergence.held_out(step, {"loss": held_out})
 
 
-def test_divergence_is_told_at_the_second_worse_evaluation_in_a_row():
+def test_divergence_is_reported_at_the_second_worse_evaluation_in_a_row():
     found = list(warnings(RISING))
     assert [text is not None for text in found] == [False, False, False, True, True]
     assert "from 0.9 at step 1 to 1.3" in found[3]
@@ -110,7 +110,7 @@ def test_evaluations_that_are_nan_hide_none_of_the_others():
         [(1.0, 1.0), (0.8, 1.5), (0.6, 0.9), (0.5, 1.5)],  # once, and not in a row
     ],
 )
-def test_divergence_is_not_told_without_reason(losses):
+def test_divergence_is_not_reported_without_reason(losses):
     assert list(warnings(losses)) == [None] * len(losses)
 
 

@@ -121,7 +121,7 @@ def test_count_tells_scripts_how_many_can_share_a_step():
     assert (done.stdout, done.stderr) == ("6\n", "")
 
 
-def test_count_tells_scripts_why_nobody_can_share_a_step(capfd):
+def test_count_tells_scripts_why_no_workers_can_share_a_step(capfd):
     flags = [*FLAGS, "--gin_param=Trainer.global_batch_size = 7", "--gin_param=Trainer.microbatches = 2"]
     assert count.run(parse(["--workers=6", "--", *flags])) == 2
     assert re.fullmatch(
@@ -170,7 +170,7 @@ def test_launch_that_waits_is_stopped_by_a_sigterm():
     assert err == "error: stopped by SIGTERM. The same command goes on from the last checkpoint.\n"
 
 
-def test_sigusr1_before_the_wait_puts_nobody_back():
+def test_sigusr1_before_the_wait_delays_no_worker():
     dies = f"""
         heard = []
         signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))

@@ -48,7 +48,7 @@ def test_killed_worker_is_named_and_makes_exit_code_6():
     assert "`--max_restarts` is 0" in err
 
 
-def test_worker_that_aborts_is_told_with_the_place_of_its_last_words():
+def test_worker_that_aborts_is_reported_with_the_place_of_its_last_lines():
     code, _, err, _ = launched("os.abort()")
     assert code == 6
     assert "worker 0 was killed by SIGABRT (TensorFlow's C++ gave up" in err
@@ -132,7 +132,7 @@ def test_restarts_are_for_failures_that_may_pass():
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_workers_are_told_the_same_cluster_and_its_own_place():
+def test_workers_get_the_same_cluster_and_their_own_place():
     network = choose_network(open_ports=True)
     commands = worker_commands(3, ["--gin_file=a.gin", "--workdir=b"], network)
     (token,) = {each.environment["TAPELOOP_TOKEN"] for each in commands}

@@ -70,7 +70,7 @@ def test_without_chief_or_server_all_start_again(chief, ps, name):
     assert not any(alive(pid) for pid in pids(out))
 
 
-def test_a_worker_starts_again_alone_while_the_others_go_on():
+def test_worker_restarts_alone_while_the_others_continue():
     dies_once = f"""
 if not os.path.exists(f"{{here}}/died"):
     say("died")
@@ -140,7 +140,7 @@ def test_wrong_flags_are_refused(flags, says):
     assert says in str(caught.value)
 
 
-def test_members_are_told_the_same_cluster_and_its_own_place():
+def test_members_get_the_same_cluster_and_their_own_place():
     commands = served_commands(2, 1, ["--gin_file=a.gin"], choose_network(open_ports=True))
     assert [each.name for each in commands] == ["chief", "ps 0", "worker 0", "worker 1"]
     assert [(each.follows, each.spare) for each in commands] == [(False, False), (True, False), *2 * [(True, True)]]

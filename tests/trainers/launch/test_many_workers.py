@@ -205,7 +205,7 @@ ROWS = {
 
 
 @pytest.mark.long
-def test_workers_end_with_the_code_of_the_one_that_failed_and_go_on(tmp_path):
+def test_workers_end_with_the_code_of_the_one_that_failed_and_resume(tmp_path):
     settings = [*QUIET, *(f"Trainer.{each}" for each in ("steps = 30", "chunk_steps = 10", "checkpoint_every = 10"))]
     flags = ["--", LINEAR, WORKERS, planted(tmp_path, "pass", every=10, settings=settings), "--workdir=a[1]*?"]
     workdir = tmp_path / "a[1]*?"

@@ -43,7 +43,7 @@ def lines(workdir):
 @pytest.mark.parametrize(
     ("plan", "files"), [((2, 2), 1), ((1, 4), 2)], ids=["2x2", "1x4, the model cut across processes"]
 )
-def test_two_workers_end_where_one_process_does_and_go_on_there(plan, files, tmp_path):
+def test_two_workers_end_where_one_process_does_and_resume_there(plan, files, tmp_path):
     flags = [*FLAGS, *sizes(*plan), "--gin_param=steps = 40"]
     two = passed("--workers=2", "--", *flags, "--workdir=two", cwd=tmp_path, run=launch)
     assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote its own shards
@@ -75,7 +75,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(lost, tmp_path):
 
 
 @pytest.mark.long
-def test_a_signal_stops_both_with_everything_saved_and_they_go_on(tmp_path):
+def test_signal_saves_and_stops_both_and_they_resume(tmp_path):
     flags = ["--", *FLAGS, *sizes(1, 4), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
     process, _ = start(tmp_path, *flags)
     process.terminate()
@@ -153,7 +153,7 @@ def in_trouble(folder, worker, act):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("lost", "after"), [(1, "write_slices"), (0, "merge")], ids=["a part written", "all joined"])
-def test_a_worker_that_is_killed_while_saving_leaves_no_checkpoint_and_the_run_goes_on(lost, after, tmp_path):
+def test_worker_killed_while_saving_leaves_no_checkpoint_and_the_run_continues(lost, after, tmp_path):
     workdir, trouble = tmp_path / "run", in_trouble(tmp_path, lost, f"killed_after({after!r})")
     done = launch("--workers=2", "--", *FLAGS, *sizes(1, 4), *trouble, cwd=tmp_path)
     assert done.returncode == 6, done.stdout + done.stderr

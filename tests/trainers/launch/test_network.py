@@ -67,7 +67,7 @@ def reached(port):
     return found
 
 
-def test_a_worker_in_a_network_of_its_own_reaches_itself_and_nobody_else_either_way(alone):
+def test_worker_in_a_separate_network_reaches_only_itself(alone):
     with served(lambda: None) as (_, port, itself, others):
         assert (itself, others) == ("True", "True")
         assert "127.0.0.1" in reached(int(port))

@@ -84,7 +84,7 @@ def test_a_signal_to_launch_while_workers_begin_ends_them_all_with_75(begun, tmp
 
 @pytest.mark.long
 @pytest.mark.parametrize("delay", [0.1, None])
-def test_a_sigterm_while_tensorflow_connects_is_heard_and_the_other_worker_told(delay, begun):
+def test_sigterm_while_tensorflow_connects_is_handled_and_forwarded(delay, begun):
     said, codes = ends(begun(1, signal.SIGTERM, "itself", delay))
     assert codes == [6, 75], said
     assert said[1].startswith("error: stopped by SIGTERM before the first step")

@@ -121,7 +121,7 @@ def test_long_curve_keeps_its_extremes():
 
 
 @pytest.mark.parametrize("end", [0.0, 1.0])
-def test_labels_of_curves_that_end_together_do_not_lie_on_each_other(end):
+def test_labels_of_curves_that_end_together_do_not_overlap(end):
     curves = [Curve((0, 1), (1.0 - end, end + i / 1000)) for i in range(10)]
     text = chart("x", [Line(str(i), "", i, True, curve) for i, curve in enumerate(curves)])
     ys = sorted(float(y) for y in re.findall(r'<text class="end c\d" x="\d+" y="([\d.]+)"', text))
@@ -162,7 +162,7 @@ def test_samples_are_in_the_page(folder):
     assert [each["alt"] for each in images] == ["step-000000000", "step-000000007"]
 
 
-def test_best_that_looks_like_the_last_is_not_shown_beside_it(folder):
+def test_best_that_equals_the_last_is_not_shown_with_it(folder):
     write_run(folder / "again" / "run", losses={100: 0.5, 200: 0.25, 300: 0.25001})
     assert "best 0." not in reported(folder, "again").text("span")
 

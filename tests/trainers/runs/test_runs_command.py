@@ -52,7 +52,7 @@ def test_lists_runs_with_the_last_heard_of_at_the_end(folder, capsys):
     assert lines[4:] == ["runs/early: a loss wasn't finite"]
 
 
-def test_best_that_looks_like_the_last_is_not_shown_beside_it(folder, capsys):
+def test_best_that_equals_the_last_is_not_shown_with_it(folder, capsys):
     write_run(folder / "again" / "run", losses={100: 0.5, 200: 0.25, 300: 0.25001})
     assert "(best" not in printed(capsys, "again")
 
@@ -82,7 +82,7 @@ def test_equal_runs_say_so(folder, capsys):
     assert "Nothing differs" in printed(capsys, "runs/late", "runs/twin")
 
 
-def test_more_runs_than_can_be_told_apart_are_listed_only(folder, capsys):
+def test_too_many_runs_to_distinguish_are_listed_only(folder, capsys):
     paths = [str(write_run(folder / "runs" / f"r{i}")) for i in range(9)]
     assert len(printed(capsys, *paths).splitlines()) == 11
     assert len(printed(capsys, *paths[:8]).splitlines()) > 20

@@ -176,7 +176,7 @@ def test_binding_that_no_configurable_takes_is_refused_before_any_run(folder, ca
     assert not (folder / "runs").exists()
 
 
-def test_check_that_is_killed_is_told_as_that(folder, capsys, monkeypatch):
+def test_killed_check_is_reported_as_killed(folder, capsys, monkeypatch):
     killed = folder / "killed"
     killed.write_text("#!/bin/sh\nkill -KILL $$\n")
     killed.chmod(0o700)
@@ -199,7 +199,7 @@ def test_flags_behind_a_second_pair_of_dashes_are_those_of_a_run_and_before_it_o
     assert "there is no flag `--workers=2`." in capsys.readouterr().err
 
 
-def test_second_sweep_of_one_folder_is_refused_and_the_first_goes_on(folder, capsys):
+def test_second_sweep_of_one_folder_is_refused_and_the_first_continues(folder, capsys):
     write_point(folder / "s", 0.1, 0, 0.5)
     words = [*OVERS, "--", LINEAR, "--workdir=s"]
     with parse(words).sweep.claimed():

@@ -27,7 +27,7 @@ STEPS = ["--gin_param=Trainer.steps = 30000", "--gin_param=Trainer.evaluate_ever
 
 
 @pytest.mark.long
-def test_sweep_that_is_stopped_goes_on_and_ends_as_its_runs_do_alone(tmp_path):
+def test_stopped_sweep_resumes_and_ends_as_its_runs_do_alone(tmp_path):
     words = ["--over=seed = [0, 1, 2]", "--at_once=2", "--", LINEAR, *STEPS]
     began = subprocess.Popen(
         [sys.executable, "-m", "trainers.sweep", *words, "--workdir=s"],
@@ -64,7 +64,7 @@ def test_sweep_that_is_stopped_goes_on_and_ends_as_its_runs_do_alone(tmp_path):
 
 
 @pytest.mark.long
-def test_run_that_fails_is_named_and_the_others_go_on(tmp_path):
+def test_run_that_fails_is_named_and_the_others_continue(tmp_path):
     steps = ["--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10"]
     done = sweep("--over=sgd.learning_rate = [1e38, 0.1]", "--", LINEAR, *steps, cwd=tmp_path)
     assert done.returncode == 3, (done.stdout, done.stderr)

@@ -150,7 +150,7 @@ def test_figures_that_differ_in_their_last_bits_are_the_same():
         (NotFiniteError("the loss is nan"), VOID),
     ],
 )
-def test_a_trial_that_fails_is_a_row_that_says_why_and_the_search_goes_on(error, verdict):
+def test_failed_trial_is_a_row_with_its_reason_and_the_search_continues(error, verdict):
     def seconds(settings):
         if settings["compile"] == "xla":
             raise error

@@ -134,7 +134,7 @@ def test_on_one_gpu_nothing_of_several_is_verified_and_nothing_fails_of_it(tmp_p
     assert "`--only` is 'cuts', for which several devices are compared" in capsys.readouterr().err
 
 
-def test_use_of_a_step_is_told_in_the_sentence_of_the_diagnosis(lab, monkeypatch):
+def test_use_of_a_step_is_in_the_sentence_of_the_diagnosis(lab, monkeypatch):
     def diagnosed(log, *flags):
         (lab.folder / "diagnosis").mkdir()
         verdict = {"kind": "batch", "share": 0.87, "sentence": "batch-bound: 87 % of each step."}
@@ -144,7 +144,7 @@ def test_use_of_a_step_is_told_in_the_sentence_of_the_diagnosis(lab, monkeypatch
     assert checks.is_used_well(lab) == "batch-bound: 87 % of each step."
 
 
-def test_a_command_that_fails_is_told_with_its_error_and_where_the_rest_is(lab):
+def test_failed_command_is_reported_with_its_error_and_its_log(lab):
     with pytest.raises(FailedError, match=r"`trainers.main` ended with 2: error: .*no such gin file.*bad.log"):
         lab.train("bad", "no-such")
 
