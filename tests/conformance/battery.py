@@ -146,6 +146,15 @@ def as_function(row: Row, part: Any, *, compiled: bool) -> Callable[..., Any]:
     )
 
 
+def check_compiled(row: Row, tolerance: float) -> None:
+    """Compares values and gradients in eager calls with those of one XLA program."""
+    part = row.make(RNG)
+    compiled = as_function(row, part, compiled=True)
+    eager = tf.nest.flatten(value_and_gradients(row, part, row.example()))
+    for a, b in zip(eager, tf.nest.flatten(compiled(*row.example())), strict=True):
+        assert distance(b, a) <= tolerance
+
+
 def in_float64(part: Any) -> Any:
     """Returns `part` with float64 variables in place of its float32 ones."""
     for module in (part, *part.submodules) if isinstance(part, tf.Module) else ():

@@ -60,11 +60,7 @@ def test_eager_and_graph_agree_for_any_number_of_rows(row: Row) -> None:
 @pytest.mark.long
 @first_rows
 def test_eager_and_xla_agree(row: Row) -> None:
-    part = row.make(RNG)
-    compiled = battery.as_function(row, part, compiled=True)
-    eager = tf.nest.flatten(battery.value_and_gradients(row, part, row.example()))
-    for a, b in zip(eager, tf.nest.flatten(compiled(*row.example())), strict=True):
-        assert battery.distance(b, a) <= 2e-6
+    battery.check_compiled(row, 2e-6)
 
 
 @every_row

@@ -50,3 +50,13 @@ def domains(root, num_a, num_b, split="train"):
 
 def everything(source):
     return {k: v.numpy() for k, v in source.gather(tf.range(len(source), dtype=tf.int64)).items()}
+
+
+def check(source, **expected):
+    """Asserts the columns of a source, and their types: whole numbers are int32, others float32."""
+    found = everything(source)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+        kind = np.array(values).dtype.kind
+        assert found[name].dtype == {"f": np.float32, "b": np.bool_}.get(kind, np.int32)

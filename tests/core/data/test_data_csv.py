@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from data_lab import everything
+from data_lab import check, everything
 
 from core.data import csv
 from core.errors import ConfigurationError, DataError
@@ -21,14 +21,6 @@ def table(tmp_path):
         return csv(arguments.pop("files", str(path)), **arguments)
 
     return read
-
-
-def check(source, **expected):
-    found = everything(source)
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
-        assert found[name].dtype == (np.float32 if np.array(values).dtype.kind == "f" else np.int32)
 
 
 def test_whole_numbers_other_numbers_and_words(table):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_lab import everything
+from data_lab import check, everything
 
 from core.data import csv, parquet
 from core.errors import ConfigurationError, DataError
@@ -24,15 +24,6 @@ def table(tmp_path):
         return parquet(arguments.pop("files", str(path)), **arguments)
 
     return read
-
-
-def check(source, **expected):
-    found = everything(source)
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
-        kind = np.array(values).dtype.kind
-        assert found[name].dtype == {"f": np.float32, "b": np.bool_}.get(kind, np.int32)
 
 
 def test_columns_are_features(table):

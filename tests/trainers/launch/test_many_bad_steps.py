@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.commands import CONFIGS, launch, passed
+from tests.trainers.command_lab import MINE
 from tests.trainers.launch.test_many_workers import saved, values
 
 TASK = """
@@ -45,18 +46,6 @@ def numbers():
     x = np.random.RandomState(0).randn(160, 3).astype("float32")
     return ArraySource({"x": x, "times": times}, name="numbers")
 """
-MINE = """
-import mine
-Experiment.task = @Mine
-Experiment.train_source = @numbers()
-Mine.optimizer = @sgd()
-sgd.learning_rate = 0.01
-Trainer.steps = 20
-Trainer.global_batch_size = 4
-Trainer.log_every = 10
-Trainer.chunk_steps = 10
-Trainer.checkpoint_every = 10
-"""
 WORKERS = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
 
 
@@ -64,7 +53,7 @@ WORKERS = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
 @pytest.mark.parametrize(("policy", "figure"), [("skip", "skipped_steps"), ("rollback", "rollbacks")])
 def test_workers_agree_on_bad_steps_and_end_where_one_process_does(tmp_path, policy, figure):
     (tmp_path / "mine.py").write_text(TASK)
-    (tmp_path / "mine.gin").write_text(MINE)
+    (tmp_path / "mine.gin").write_text(MINE + "Trainer.checkpoint_every = 10\n")
     flags = ["--gin_file=mine.gin", f"--gin_param=Trainer.on_nonfinite = '{policy}'"]
     passed(*flags, "--workdir=one", cwd=tmp_path)
     passed("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
