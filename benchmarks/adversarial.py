@@ -88,7 +88,7 @@ def main() -> None:
             trainer = make_trainer(case, Path(scratch))
             if flags.check:
                 difference = case.agrees(trainer.experiment.task, case.by_hand())
-                print(f"{name}: losses by hand differ from ours by {difference:.0e} of their size")
+                print(f"{name}: hand-written losses differ from Tapeloop's by {difference:.0e} of their size")
                 continue
             for row in rows(name, trainer, pairs=flags.pairs):
                 table.add_row(name, *row)

@@ -156,7 +156,7 @@ def rows(wanted: set[str], pairs: int) -> Iterator[tuple[str, ...]]:
 def main() -> None:
     """Prints one row per optimizer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="names of rules, separated by commas")
+    parser.add_argument("--only", default="", help="optimizers, separated by commas")
     parser.add_argument("--pairs", type=int, default=25, help="interleaved pairs (default: 25)")
     flags = parser.parse_args()
     table = Table("rule", "against", "ms", "ratio", "95 % interval", title="An update of 50 variables, 10 M parameters")

@@ -70,7 +70,7 @@ class Running:
         until = time.perf_counter() + LINE_SECONDS
         while len(lines := self._lines()) == len(before):
             if self.process.poll() is not None or time.perf_counter() > until:
-                raise SystemExit(f"error: the run shows no life:\n{self.output()}")
+                raise SystemExit(f"error: the run writes no metric line:\n{self.output()}")
             time.sleep(POLL_SECONDS)
         return json.loads(lines[-1])["step"], time.perf_counter()
 

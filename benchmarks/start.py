@@ -60,7 +60,7 @@ def measured(rounds: int, keras: Path | None) -> list[list[str]]:
                 runs[f"Keras, `{call}`"] = functools.partial(theirs, environment, keras, call)
         seconds = interleaved(runs, pairs=rounds)
     rows = [_row(name, found, seconds[OURS]) for name, found in seconds.items()]
-    return rows if keras else [*rows, ["Keras", "isn't installed: `--prepare` does it", "", "", ""]]
+    return rows if keras else [*rows, ["Keras", "isn't installed: `--prepare` installs it", "", "", ""]]
 
 
 def ours(environment: Mapping[str, str], *more: str) -> float:
@@ -80,7 +80,7 @@ def ours(environment: Mapping[str, str], *more: str) -> float:
         try:
             while not (metrics.is_file() and metrics.stat().st_size):
                 if process.poll() is not None or time.perf_counter() - began > MOST_SECONDS:
-                    raise SystemExit(f"error: `{' '.join(words)}` came to no step")
+                    raise SystemExit(f"error: `{' '.join(words)}` took no step")
                 time.sleep(POLL_SECONDS)
             return time.perf_counter() - began
         finally:
@@ -100,7 +100,7 @@ def theirs(environment: Mapping[str, str], python: Path, call: str) -> float:
     try:
         assert process.stdout
         if not process.stdout.readline():
-            raise SystemExit(f"error: `{SCRIPT}` came to no step")
+            raise SystemExit(f"error: `{SCRIPT}` took no step")
         return time.perf_counter() - began
     finally:
         process.kill()

@@ -81,26 +81,26 @@ def loop_seconds() -> float:
 def report(folder: Path, *, loop_seconds: Callable[[], float] = loop_seconds) -> int:
     """Prints the slowest tests, those that are too slow, and the unstable ones; returns the gate's exit code."""
     notes = [note for note in _read(folder.glob("notes-*.jsonl")) if "seconds" in note]
-    print(f"\n{len(notes):,} tests; the slowest {SLOWEST}, by seconds of a processor:")
+    print(f"\n{len(notes):,} tests; the slowest {SLOWEST}, by processor seconds:")
     for note in sorted(notes, key=lambda note: -note["processor_seconds"])[:SLOWEST]:
-        print(f"  {note['processor_seconds']:7.1f} s ({note['seconds']:.1f} s by the clock)  {note['test']}")
+        print(f"  {note['processor_seconds']:7.1f} s ({note['seconds']:.1f} s of time)  {note['test']}")
     for title, some in (("plain", False), ("long", True)):
         of_kind = [note for note in notes if note["long"] is some]
         if of_kind:
             print(
-                f"{title}: {len(of_kind):,} tests, {sum(note['processor_seconds'] for note in of_kind):,.0f} s of a "
-                f"processor; a process grows to {max(note['megabytes'] for note in of_kind):,} MB"
+                f"{title}: {len(of_kind):,} tests, {sum(note['processor_seconds'] for note in of_kind):,.0f} processor "
+                f"seconds; a process grows to {max(note['megabytes'] for note in of_kind):,} MB"
             )
     allowed = PLAIN_SECONDS * max(1.0, loop_seconds() / REFERENCE_SECONDS)
     slow = {note["test"]: note["processor_seconds"] for note in notes if not note["long"]}
     slow = {test: x for test, x in slow.items() if x > allowed and test.partition("[")[0] not in SLOW}
     for test, seconds in slow.items():
-        print(f"too slow for a plain test: {seconds:.1f} s of a processor, at most {allowed:.1f} are meant: {test}")
+        print(f"too slow for a plain test: {seconds:.1f} processor seconds, at most {allowed:.1f} are allowed: {test}")
     unstable = (folder / "unstable").read_text().splitlines() if (folder / "unstable").exists() else []
     for test in unstable:
-        print(f"unstable (failed, then passed alone; mend it at its cause): {test}")
+        print(f"unstable (failed, then passed alone; fix its cause): {test}")
     if len(unstable) > MOST_UNSTABLE:
-        print(f"{len(unstable)} tests are unstable, at most {MOST_UNSTABLE} may be")
+        print(f"{len(unstable)} tests are unstable, at most {MOST_UNSTABLE} are allowed")
     return int(len(unstable) > MOST_UNSTABLE or any(x > FAR_BEYOND * allowed for x in slow.values()))
 
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     losses = np.array(found)
     apart, spread = abs(np.diff(losses.mean(axis=0))[0]), np.ptp(losses, axis=0).max()
     Console(width=100).print(table)
-    print(f"the means lie {apart:.4f} apart; seeds spread by {spread:.4f}")
+    print(f"the means differ by {apart:.4f}; seeds spread by {spread:.4f}")
     return int(apart > spread)
 
 

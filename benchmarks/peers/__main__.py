@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in flags.works if flags.rounds else ():
             measure(name, flags, results)
     except KeyboardInterrupt:
-        print("interrupted: this is what there is", flush=True)
+        print("interrupted; results so far:", flush=True)
     shown = [name for name in flags.works if name in results]
     for name in shown:
         show(name, results[name])

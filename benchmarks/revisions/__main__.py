@@ -66,7 +66,7 @@ def compared(part: str, checkouts: Mapping[str, Path], pairs: int) -> Found:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints one row per work."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.revisions", description=__doc__.partition("\n\n")[2])
-    parser.add_argument("--against", required=True, metavar="REVISION", help="what git calls the other side")
+    parser.add_argument("--against", required=True, metavar="REVISION", help="the git revision to compare with")
     parser.add_argument("--works", nargs="+", choices=WORKS, default=WORKS, metavar="NAME", help=", ".join(WORKS))
     parser.add_argument("--pairs", type=int, default=100, help="rounds of interleaved runs (default: 100)")
     flags = parser.parse_args(arguments)

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{'program':<12}{'lines':>6}{'accuracy':>10}{'seconds':>9}")
         for name, python in {"tapeloop": Path(sys.executable), **pythons}.items():
             if python is None:
-                print(f"{name:<12}isn't installed: `--prepare` does it")
+                print(f"{name:<12}isn't installed: `--prepare` installs it")
                 continue
             began = time.perf_counter()
             accuracy, said = ours(folder) if name == "tapeloop" else theirs(name, python, folder)

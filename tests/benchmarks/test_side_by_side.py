@@ -14,7 +14,7 @@ def test_program_of_ours_learns_and_a_missing_peer_is_a_row(monkeypatch, tmp_pat
     said = capsys.readouterr().out
     (accuracy,) = re.findall(r"^tapeloop +\d+ +(\d\.\d+) ", said, re.MULTILINE)
     assert float(accuracy) > side_by_side.LEAST
-    assert "jax         isn't installed: `--prepare` does it" in said
+    assert "jax         isn't installed: `--prepare` installs it" in said
 
 
 def test_program_that_learns_nothing_fails(monkeypatch, tmp_path, capsys):

@@ -20,12 +20,12 @@ def test_each_way_to_start_has_a_row(monkeypatch):
     assert [row["ours takes"] for row in rows] == ["", "0.50 of its time", "0.25 of its time"]
     own, missing = start.measured(1, None)
     assert own[:2] == [start.OURS, "1.00"]
-    assert missing[:2] == ["Keras", "isn't installed: `--prepare` does it"]
+    assert missing[:2] == ["Keras", "isn't installed: `--prepare` installs it"]
 
 
 def test_command_that_comes_to_no_step_ends_the_measurement(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with pytest.raises(SystemExit, match=r"^error: `-m trainers\.main .*` came to no step"):
+    with pytest.raises(SystemExit, match=r"^error: `-m trainers\.main .*` took no step"):
         start.ours(os.environ, "--gin_param=Trainer.no_such_setting = 1")
 
 

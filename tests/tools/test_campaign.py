@@ -99,7 +99,7 @@ def test_failure_counts_in_its_row_and_says_how_to_repeat_it(tmp_path, capsys):
     tally = Tally(["a row"])
     run_case(Lab(tmp_path, 3, short=True), "kills", Case("a case", breaks, "a row"), tally)
     again = "\n    python -m tools.campaign --seed=3 --parts kills --only='a case' --short"
-    broke = f"a case: the case itself broke: {KeyError('the case' + chr(39) + 's own fault')!r}"
+    broke = f"a case: the case itself failed: {KeyError('the case' + chr(39) + 's own fault')!r}"
     assert tally.failures == [f"a case: lost{again}", broke + again]
     assert tally.rows["a row"].failures == 2
     capsys.readouterr()
@@ -113,7 +113,7 @@ def test_part_that_tries_too_little_fails(tmp_path, monkeypatch):
     once = Case("once", lambda bench: bench.count("at random"), "mid-save")
     monkeypatch.setattr(kills, "cases", lambda lab: [once])
     whole, short = (run_part(Lab(tmp_path, 0, short=short), "kills", "") for short in (False, True))
-    assert whole.failures == ["kills: 1 tried, and 200 are the least"]
+    assert whole.failures == ["kills: 1 tried, at least 200 are required"]
     assert (short.tried, short.failures) == (1, [])
 
 

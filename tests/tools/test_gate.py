@@ -34,7 +34,7 @@ def test_gate_lists_a_test_that_passes_alone_as_unstable(tmp_path, capsys):
     assert noted(tmp_path, fails=["a.py::shaky"]) == 0
     code, text = reported(tmp_path, capsys)
     assert code == 0
-    assert "unstable (failed, then passed alone; mend it at its cause): a.py::shaky" in text
+    assert "unstable (failed, then passed alone; fix its cause): a.py::shaky" in text
     assert "a process grows to 900 MB" in text
 
 

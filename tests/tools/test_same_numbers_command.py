@@ -20,7 +20,7 @@ def test_equal_runs_have_no_differences():
         (FOUND._replace(variables={"task/w": "aa"}), "variable `optimizer/net/m` is gone"),
         (FOUND._replace(variables={**FOUND.variables, "task/b": "cc"}), "variable `task/b` is new"),
         (FOUND._replace(lines=[{**LINE, "loss": 0.25}]), "`loss` of step 2 (train) was 0.5 and is 0.25"),
-        (FOUND._replace(lines=[LINE, LINE]), "1 lines of figures became 2"),
+        (FOUND._replace(lines=[LINE, LINE]), "1 metric lines became 2"),
         (FOUND._replace(collectives=[]), "the collectives were"),
     ],
 )

@@ -66,7 +66,7 @@ def run_part(lab: Lab, part: str, only: str) -> Tally:
                 print(f"{part}: {done} of {len(cases)} cases, {tally.tried} tried, {failed}", flush=True)
     least = 0 if lab.short or only else LEAST.get(part, 0)
     if tally.tried < least:
-        tally.fail("all", f"{part}: {tally.tried} tried, and {least} are the least")
+        tally.fail("all", f"{part}: {tally.tried} tried, at least {least} are required")
     return tally
 
 
@@ -80,7 +80,7 @@ def run_case(lab: Lab, part: str, case: Case, tally: Tally) -> None:
     except HungError as error:
         bench.fail(str(error))
     except Exception as error:
-        bench.fail(f"the case itself broke: {error!r}")
+        bench.fail(f"the case itself failed: {error!r}")
     shutil.rmtree(bench.folder, ignore_errors=True)
 
 

@@ -83,7 +83,7 @@ def struck(bench: Bench, blows: Sequence[Blow]) -> None:
     with bench.lab.server() as server:
         done = server.run("--gin_file=counted.gin", *alone, cwd=folder, timeout=bench.lab.limit)
     if done.returncode:
-        bench.fail(f"a run on one device can't go on from it: {done.returncode}, {last_line(done.stderr)}")
+        bench.fail(f"a run on one device can't resume from it: {done.returncode}, {last_line(done.stderr)}")
     else:
         _count_steps(bench, folder, counted.STEPS + counted.MORE)
 

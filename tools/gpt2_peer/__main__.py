@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = [environment / "bin" / "python", program, folder, json.dumps(settings)]
             versions = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
             apart, size = compared(folder, settings)
-            print(f"{name}: logits up to {size:.2f} lie at most {apart:.1e} apart ({versions})", flush=True)
+            print(f"{name}: logits up to {size:.2f} differ by at most {apart:.1e} ({versions})", flush=True)
             worst = max(worst, apart)
     return int(not worst <= NEAR)
 

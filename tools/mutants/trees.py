@@ -40,7 +40,7 @@ def commit(revision: str) -> str:
     command = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"error: `{revision}` is no revision of this checkout; name a commit, a branch or a tag.")
+        raise SystemExit(f"error: `{revision}` isn't a revision of this checkout; name a commit, a branch or a tag.")
     return done.stdout.strip()
 
 

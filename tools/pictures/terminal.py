@@ -49,7 +49,7 @@ class Screen:
             elif (numbers, sequence) == ("2", "K"):
                 self._lines[self._row].clear()
             elif numbers != "?25":  # hide and show the cursor
-                raise ValueError(f"this terminal doesn't know `ESC[{numbers}{sequence}`: teach it to")
+                raise ValueError(f"this terminal doesn't know `ESC[{numbers}{sequence}`: add it to `Screen`")
 
     def _write(self, character: str) -> None:
         if character == "\r":

@@ -128,7 +128,7 @@ def differences(then: Found, now: Found, renamed: Mapping[str, str]) -> Iterator
             missing = "is new" if path not in before else "is gone" if path not in now.variables else "differs"
             yield f"variable `{path}` {missing}"
     if len(then.lines) != len(now.lines):
-        yield f"{len(then.lines)} lines of figures became {len(now.lines)}"
+        yield f"{len(then.lines)} metric lines became {len(now.lines)}"
     for one, other in zip(then.lines, now.lines, strict=False):
         for name in sorted({*one, *other}):
             if one.get(name) != other.get(name):
@@ -215,7 +215,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     known = sorted(path.stem for path in CONFIGS.glob("*.gin"))
     parser = argparse.ArgumentParser(prog="python -m tools.same_numbers", description=__doc__.partition("\n\n")[2])
     add = parser.add_argument
-    add("--against", required=True, metavar="REVISION", help="what git calls the other side")
+    add("--against", required=True, metavar="REVISION", help="the git revision to compare with")
     add("--configs", nargs="+", default=known, metavar="NAME", help=f"some of {', '.join(known)} (default: all)")
     add("--steps", type=int, default=20, help="how many to train (default: 20)")
     add("--renamed", nargs="+", default=[], metavar="OLD=NEW", help="changed prefixes of variables' paths")
@@ -231,7 +231,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         if name not in known:
             parser.error(f"there is no configuration {name!r} in `configs/`.{did_you_mean(name, known)}")
     if flags.steps < 2:
-        parser.error(f"`--steps` is {flags.steps}: give 2 or more, so that there are two lines of figures.")
+        parser.error(f"`--steps` is {flags.steps}: give 2 or more, so that there are two metric lines.")
     for pair in flags.renamed:
         if not re.fullmatch("[^=]+=[^=]+", pair):
             parser.error(f"`--renamed` has {pair!r}: give pairs such as task/net=task/body.")
