@@ -48,7 +48,7 @@ def job(measured: Measured, size: Size) -> Job:
 def cut(measured: Measured, size: Size) -> Job:
     """Returns the job of two workers that take the same rows and shard the matrix by its rows.
 
-    By a step's collective log, each product is summed in the forward pass, and half as much in the backward pass.
+    The collective log lists a sum of each product in the forward pass, and half as much in the backward pass.
     """
     whole = job(measured, size)
     sent = 4 * ROWS * WIDTH

@@ -44,7 +44,7 @@ def test_summary_on_a_mesh_has_layouts_and_bytes(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("text_tiny", "runtime/mesh_transformer")]
     done = passed(*files, "--mode=summary", cwd=tmp_path)
     where = Counter(row[5] for row in cells(done.stdout) if len(row) == 6 and row[0].startswith("net/"))
-    # Of each of two blocks: query, key, value and up, with their biases; out and down.
+    # Each of two blocks has query, key, value and up, with their biases; out and down.
     assert (where["mesh:"], where["every"]) == (0, 0), "the table is too narrow for this test"
     assert where["mesh: -,model"] == where["mesh: model"] == 8
     assert where["mesh: model,-"] == 4

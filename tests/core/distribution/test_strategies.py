@@ -75,7 +75,7 @@ def test_gpus_are_those_that_the_process_may_see_numbered_anew(monkeypatch):
     assert _chosen(None, None) == ["GPU:0"]
     with pytest.raises(ConfigurationError, match=r"`mirrored.replicas` is 2, but the GPUs of this machine are GPU:0: "):
         _chosen(2, None)
-    assert _chosen(None, ["CPU:0", "CPU:1"]) == ["CPU:0", "CPU:1"]  # a rehearsal beside it
+    assert _chosen(None, ["CPU:0", "CPU:1"]) == ["CPU:0", "CPU:1"]  # a rehearsal at the same time
 
 
 def test_virtual_mesh_uses_cpus_even_with_a_gpu(monkeypatch):

@@ -99,7 +99,7 @@ def test_sharded_rows_of_text_are_joined_nowhere():
 def test_recomputed_blocks_sum_once_more():
     found = spread(language(recompute=True), TEXT, MEGATRON, batch=1, model=2)
     assert large(found, "model", "forward")["all-reduce"][1] == 2 * BLOCKS * FLOATS
-    # Of what a block computes again its last sum isn't needed.
+    # A block's recomputation skips its last sum.
     assert large(found, "model", "backward")["all-reduce"][1] - 3 * BLOCKS * FLOATS < 100
     assert {taken.kind for taken in found.counts} == {"all-reduce"}
 

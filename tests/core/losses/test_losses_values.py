@@ -72,7 +72,7 @@ def test_ctc_of_a_label_or_length_out_of_range_is_nan_and_of_no_alignment_infini
     labels = [[1, 2], [1, 4], [1, 0], [1, 9], [1, 2], [1, 2], [1, 2], [1, 1]]
     frames, lengths = [3, 3, 3, 3, 4, 3, 1, 2], [2, 2, 2, 1, 2, 3, 2, 2]
     loss, gradient = HOW[how](tf.zeros([8, 3, 4]), *(tf.constant(x) for x in (labels, frames, lengths)))
-    # Of 64 paths of three frames, 5 read "ab"; 6 read "a".
+    # Five of 64 paths of three frames read "ab"; 6 read "a".
     expected = [np.log(64 / 5), np.nan, np.nan, np.log(64 / 6), np.nan, np.nan, np.inf, np.inf]
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
     unusable = ~np.isfinite(expected)

@@ -78,7 +78,7 @@ def test_a_step_of_one_phase_joins_its_sums():
     make = partial(MlpClassifier, sizes=[64, 8, 8, 10], dropout=0.2, optimizer=chain(sgd(1e-2, momentum=0.9), ema(0.9)))
     run = Run(assemble(make, on_virtual_mesh(2, 1)), images(), microbatches=2)
     run(0)
-    assert len(run.collectives) <= 4  # of six variables' gradients, and a few figures
+    assert len(run.collectives) <= 4  # of six variables' gradients, and a few metrics
 
 
 def images(rows=8):

@@ -97,7 +97,7 @@ def test_too_old_a_gradient_begins_again():
     assert pushes.push(1, seen=0)
     assert not pushes.push(2, seen=0)
     assert not pushes.book.over()  # so it is taken again
-    assert pushes.push(0, seen=-5)  # it is done: its age is nobody's business
+    assert pushes.push(0, seen=-5)  # it is done: its age doesn't matter
     assert pushes.book.figures() == {"staleness": 0.5, "staleness_max": 1.0, "refused": 1.0}
     assert pushes.book.figures() == {"staleness": 0.0, "staleness_max": 0.0, "refused": 0.0}
     assert float(pushes.weight) == 2.0

@@ -159,7 +159,7 @@ def test_evaluation_measures_errors_of_hidden_pairs():
     np.testing.assert_allclose(found["error_ab"], error, rtol=1e-5)
     np.testing.assert_allclose(found["error_ba"], mean(abs(t.g_ba(b) - a)), rtol=1e-5)
     np.testing.assert_allclose(found["identity_error"], nothing, rtol=1e-5)
-    # Of the means, not the mean of each example's own ratio.
+    # The ratio of the means, not the mean of each example's ratio.
     np.testing.assert_allclose(found["ratio_ab"].result(), error.mean() / nothing.mean(), rtol=1e-5)
     assert abs(error.mean() / nothing.mean() - (error / nothing).mean()) > 1e-5
 

@@ -171,7 +171,7 @@ def test_worker_killed_while_saving_leaves_no_checkpoint_and_the_run_continues(l
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_disk_that_is_full_for_one_worker_while_it_saves_is_named_by_all(worker, tmp_path):
     act = "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # no file may grow beyond
-    quiet = [f"--gin_param=Trainer.{name} = None" for name in ("log_every", "evaluate_every")]  # nor those of figures
+    quiet = [f"--gin_param=Trainer.{name} = None" for name in ("log_every", "evaluate_every")]  # nor those of metrics
     flags = [*FLAGS, *quiet, *sizes(1, 4), *in_trouble(tmp_path, worker, act), "--gin_param=steps = 400"]
     done = launch("--workers=2", "--", *flags, cwd=tmp_path)
     assert done.returncode == 5, done.stdout + done.stderr
