@@ -1,6 +1,6 @@
-"""Answers all that depends on the kind of a strategy: variables, checks, exchange, chunk program, capabilities.
+"""`Backend`: everything that depends on the kind of a strategy: variables, checks, exchange, programs, capabilities.
 
-`Backend` is that of replicas that hold a whole copy each: one device, mirrored, multi-worker and TPU. Other kinds
+`Backend` itself serves replicas that each hold a whole copy: one device, mirrored, multi-worker and TPU. Other kinds
 override what differs, and register their strategies:
 
     @register(MyStrategy)
@@ -26,22 +26,22 @@ T = TypeVar("T")
 
 
 class Backend:
-    """What the engine and the trainer ask of a `strategy`."""
+    """The interface of a `strategy` for engine and trainer."""
 
     how = "on replicas"  # names the kind in errors
 
     # Capabilities.
     not_compiled: str | None = None  # why XLA compiles nothing: completes "programs of XLA, which can't"
-    round_steps = 1  # steps between two synchronizations; checkpoints are taken where a round ends
-    in_rounds = False  # within a round a replica takes steps by its own rows alone
+    round_steps = 1  # steps between two synchronizations; checkpoints are taken at the end of a round
+    in_rounds = False  # within a round, a replica takes steps on its own rows alone
     steps_together = True  # all devices take each step together, so that it can be repeated
     steps_here = True  # this process takes steps itself
-    separable = True  # a step's computation and its exchange can be timed apart
+    separable = True  # a step's computation and its exchange can be timed separately
     repeatable = True  # two runs of one configuration give the same bits
     handed_over_by_any_thread = True  # batches reach the devices from whichever thread makes them
-    row_counts_apart = False  # a program is of one number of rows, so that a smaller last batch has its own
+    row_counts_apart = False  # a program has one number of rows, so that a smaller last batch needs another
     saves_in_parts = False  # each process writes its part of a checkpoint
-    one_device_reads = True  # one device can read each variable; else hooks read a copy on the host
+    one_device_reads = True  # one device can read each variable; otherwise hooks read a copy on the host
     reads_are_local = True  # a read sends nothing to other devices
     evaluates_copy = False  # evaluation reads a copy on the host
 
@@ -58,23 +58,23 @@ class Backend:
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
-        """Returns the task that `make()` makes in the strategy's scope, once the strategy fits all of it."""
+        """Returns the task that `make()` makes in the strategy's scope, after the checks of its variables."""
         return self.make_whole(make)
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer of variables of `task` that `make()` makes in the strategy's scope."""
+        """Returns the optimizer for variables of `task` that `make()` makes in the strategy's scope."""
         return self.make_whole(make)
 
     def make_whole(self, make: Callable[[], T]) -> T:
-        """Returns what `make()` makes in the strategy's scope, each variable whole on each device."""
+        """Returns what `make()` makes in the strategy's scope, with each variable whole on each device."""
         return made(make, self.strategy.scope)
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns the scope of variables on which all replicas agree, and that are kept once."""
+        """Returns the scope of variables that are equal on all replicas and stored once."""
         return tf.device(self.strategy.extended.worker_devices[0])
 
     def bytes_per_device(self, variable: tf.Variable) -> int:
-        """Returns how much of a variable each device holds."""
+        """Returns the bytes of a variable on each device."""
         return int(variable.dtype.size * variable.shape.num_elements())
 
     @property
@@ -87,7 +87,7 @@ class Backend:
         return "every replica"
 
     def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
-        """Says how much each device holds of `variables`, if it isn't all of them."""
+        """Returns how much of `variables` each device holds, if it isn't all of them."""
         return None
 
     # Checks.
@@ -95,53 +95,53 @@ class Backend:
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Refuses a task that can't be trained on the strategy."""
+        """Raises for a task that can't be trained with the strategy."""
 
     def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
-        """Refuses settings of the strategy that don't fit the optimizers of `task`."""
+        """Raises for settings of the strategy that don't fit the optimizers of `task`."""
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Refuses a batch that the devices can't share; `what` is its size."""
+        """Raises for a batch that the devices can't share evenly; `what` is its size."""
 
     def check_local_steps(self) -> None:
-        """Refuses `Trainer.local_steps` where replicas hold no copies of their own, or never synchronize."""
+        """Raises for `Trainer.local_steps` if replicas hold no separate copies, or never synchronize."""
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Refuses policies of bad steps, as bound in gin, which skip steps or go back to a checkpoint."""
+        """Raises for unsupported bad-step policies, as bound in gin: skipping steps, or rolling back."""
 
     # Steps.
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes what all that crosses between devices goes through; it sends float32 gradients as `reduce_in`."""
+        """Makes the exchange for all communication between devices; it sends float32 gradients as `reduce_in`."""
         return Exchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: Any, stacked_spec: Mapping[str, tf.TensorSpec], progress: Any) -> Any:
-        """Makes what takes a chunk of steps; None stands for the engine's loop in one traced function."""
+        """Makes the program of a chunk of steps; None means the engine's loop in one traced function."""
         return None
 
     def rounds(self, train_step: Any, assembly: Any) -> Any:
-        """Makes what takes the steps within a chunk in rounds; None stands for one step after the other."""
+        """Makes the object that takes a chunk's steps in rounds; None means one step after another."""
         return None
 
     def settle(self, program: Any) -> None:
-        """Waits until all steps that a traced chunk has handed out are done: replicas take them in order."""
+        """Waits until all steps that a traced chunk has scheduled are done: replicas take them in order."""
 
     def figures(self, program: Any) -> dict[str, float]:
-        """Returns metrics of the steps that a traced chunk has handed out since the last call."""
+        """Returns metrics of the steps that a traced chunk has scheduled since the last call."""
         return {}
 
     # Programs.
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value of the host in the form that a traced function is handed."""
+        """Returns a value of the host in the form that a traced function takes."""
         return value
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns, in a traced function, the value of `dtype` that it was `handed`."""
+        """Returns, in a traced function, the value of `dtype` that was passed as `handed`."""
         return value
 
     def by_rows(self, value: Any, axis: int) -> Any:
-        """Lays a value out by its rows, which are its axis `axis`; replicas have their own rows already."""
+        """Shards a value by its rows, its axis `axis`; replicas have their own rows already."""
         return value
 
     def around_loop(self) -> AbstractContextManager[Any]:
@@ -149,17 +149,17 @@ class Backend:
         return contextlib.nullcontext()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns what calls a concrete function, unless it can't run; its first call completes the `ledger`."""
+        """Returns a callable for a concrete function, or raises; its first call completes the `ledger`."""
         return function
 
     # Processes.
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a function that raises a `DriftError` if devices that should hold the same don't."""
+        """Returns a function that raises a `DriftError` if devices that should hold the same values don't."""
         return replica_drift_check(self.strategy, variables)
 
     def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns a function that adds up what the replicas hand in: each those of its process."""
+        """Returns a function that sums a value over the replicas: each contributes that of its process."""
         exchange = Exchange(self.strategy)
         return tf.function(
             lambda x: exchange.reduce(exchange.run(tf.identity, x), phase="agreement", what="what workers know"),

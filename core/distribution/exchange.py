@@ -1,6 +1,6 @@
-"""The one door between replicas: whatever crosses from one to another goes through here, and into the ledger.
+"""`Exchange`: all communication between replicas, logged in the ledger.
 
-The engine's values are `[microbatches, rows, ...]`, spread over the replicas by rows.
+The engine's values are `[microbatches, rows, ...]`, sharded over the replicas by rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +16,20 @@ _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 def replica_here() -> int | None:
-    """Returns the replica that is being traced; `None` outside of them, and where one trace is for all (on TPUs)."""
+    """Returns the replica that is being traced; `None` outside replicas, and if one trace serves all (on TPUs)."""
     context = tf.distribute.get_replica_context()
     number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
     return None if number is None else int(number)
 
 
 class Exchange:
-    """What the engine asks of a strategy whose replicas hold a whole copy each; for others there are subclasses."""
+    """The exchange between replicas that each hold a whole copy; subclasses serve other strategies."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         self.strategy = strategy
         self.replicas: int = strategy.num_replicas_in_sync
-        self.reduce_in = reduce_in  # a narrower dtype for float32 gradients on their way
-        self.device: str = strategy.extended.worker_devices[0]  # where what runs once runs
+        self.reduce_in = reduce_in  # a narrower dtype for sending float32 gradients
+        self.device: str = strategy.extended.worker_devices[0]  # of one-device phases
         self.networked = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.ledger = Ledger()
         operations = getattr(strategy.extended, "_cross_device_ops", None)
@@ -41,7 +41,7 @@ class Exchange:
             )
 
     def begin(self, step: tf.Tensor) -> None:
-        """Forgets what belongs to an earlier trace: `step` is about to be traced."""
+        """Forgets an earlier trace: `step` is about to be traced."""
         self.ledger.clear()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -49,17 +49,17 @@ class Exchange:
         return self.strategy.run(fn, args=args)
 
     def refresh(self) -> None:
-        """Has the next phase read the weights as they are now: replicas hold them."""
+        """Makes the next phase read the current weights; replicas hold them already."""
 
     def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
-        """Returns what `write(*values)` does where the `parameters` of the update `phase` are.
+        """Returns the result of `write(*values)` on the devices of the `parameters` of the update `phase`.
 
         The `values` are its gradients, its other sums, and whether all is well.
         """
         return self.first(self.run(write, *values))
 
     def first(self, values: Any) -> Any:
-        """Returns the component of this process's first replica of each value."""
+        """Returns each value's component for this process's first replica."""
         return tf.nest.map_structure(lambda x: self.strategy.experimental_local_results(x)[0], values)
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
@@ -72,7 +72,7 @@ class Exchange:
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def reduce(self, values: Any, *, phase: str, what: str) -> Any:
-        """Sums a nest over the replicas, in cross-replica context: so values leave the replicas."""
+        """Sums a nest over the replicas, in cross-replica context, so that the result leaves the replicas."""
         if self.replicas == 1:
             return self.first(values)
         flat = tf.nest.flatten(values)
@@ -86,7 +86,7 @@ class Exchange:
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def gather(self, value: Any, phase: str) -> tf.Tensor:
-        """Gathers a value that is spread over the replicas on one device, in the order of its rows."""
+        """Gathers a value from the replicas onto one device, in row order."""
         part = self.first(value)
         carrier = self._carrier(part.dtype, phase)
         self.ledger.add(Collective(phase, VALUES, carrier.name, carrier.size * part.shape.num_elements()))
@@ -97,7 +97,7 @@ class Exchange:
         return tf.ensure_shape(whole, [part.shape[0], part.shape[1] * self.replicas, *part.shape[2:]])
 
     def split(self, value: tf.Tensor, phase: str) -> Any:
-        """Spreads a value that is whole on one device over the replicas: each is sent its own rows only."""
+        """Scatters a value from one device over the replicas: each gets only its own rows."""
         rows = value.shape[1] // self.replicas
         size = value.dtype.size * value.shape.num_elements() // self.replicas
         self.ledger.add(Collective(phase, VALUES, value.dtype.name, size))
@@ -109,7 +109,7 @@ class Exchange:
         return self.strategy.experimental_distribute_values_from_function(part)
 
     def note_broadcast(self, values: Any, phase: str) -> None:
-        """Notes what is about to be handed from one device to every replica."""
+        """Logs values that are about to be sent from one device to every replica."""
         if self.replicas > 1:
             flat = tf.nest.flatten(values)
             size = sum(x.dtype.size * x.shape.num_elements() for x in flat)
@@ -117,7 +117,7 @@ class Exchange:
             self.ledger.add(Collective(phase, GRADIENTS, dtypes, size))
 
     def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
-        """Returns how a synchronised layer of `phase` sums what it saw, for `Statistics`."""
+        """Returns the function with which synchronised layers of `phase` sum their `Statistics`."""
         return lambda sums: self.sum(sums, phase=phase, what=STATISTICS)
 
     def _all_reduce(self, values: list[Any], phase: str, what: str) -> list[Any]:
@@ -150,7 +150,7 @@ class Exchange:
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
     def _carrier(self, dtype: tf.DType, phase: str) -> tf.DType:
-        """Returns the type as which values of `dtype` travel; TensorFlow sends few between processes."""
+        """Returns the dtype for sending values of `dtype`; TensorFlow sends few between processes."""
         if not self.networked or dtype in _SENT:
             return dtype
         if dtype == tf.bool or (dtype.is_integer and dtype.size < 4):
@@ -164,7 +164,7 @@ class Exchange:
 
 
 class Messages:
-    """How values travel: small ones of a type as one message, as each would wait for its turn; large ones uncopied."""
+    """Packs values for sending: small ones of one type into one message, since messages queue; large ones uncopied."""
 
     def __init__(self, flat: Sequence[Any], *, large: int = _LARGE):
         self.shapes = [x.shape for x in flat]
@@ -181,7 +181,7 @@ class Messages:
         return [*packed, *(flat[i] for i in self.large)]
 
     def unpack(self, messages: Sequence[Any]) -> list[Any]:
-        """Returns the values in the order that they had."""
+        """Returns the values in their original order."""
         flat = dict(zip(self.large, messages[len(self.groups) :], strict=True))
         for group, vector in zip(self.groups, messages, strict=False):
             parts = tf.split(vector, [self.shapes[i].num_elements() for i in group])

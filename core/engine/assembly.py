@@ -1,4 +1,4 @@
-"""A task with all that a step of it needs, made where it belongs: on every replica, or on one device.
+"""`Assembly`: a task with everything that its steps need, placed on every replica or on one device.
 
 assembly = assemble(lambda: SpiralTask(rng=rng, optimizer=adamw(1e-3)), strategy)
 step = TrainStep(assembly, batch_spec, seed=0)
@@ -23,14 +23,14 @@ from core.task.trained import check_trained
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
-    """What a training step is made of."""
+    """The parts of a training step."""
 
     task: Task
-    phases: Sequence[Phase]  # in the places where they run
+    phases: Sequence[Phase]  # with their final placements
     optimizers: Mapping[str, Optimizer]  # by the name of their update
     strategy: tf.distribute.Strategy
-    variables: Mapping[str, tf.Variable]  # all that is learnt: `task/PATH`, `optimizer/PHASE/PATH`
-    one_device_ids: Collection[int]  # the ids of the variables that live on one device only
+    variables: Mapping[str, tf.Variable]  # everything learnt: `task/PATH`, `optimizer/PHASE/PATH`
+    one_device_ids: Collection[int]  # the ids of the variables that are on one device only
 
     @property
     def backend(self) -> Backend:
@@ -50,10 +50,10 @@ def assemble(
     placements: Mapping[str, Placement] = {},
     one_device: Sequence[str] = (),
 ) -> Assembly:
-    """Makes a task and its optimizers within the strategy's scope, and checks that all is in its place, and trained.
+    """Makes a task and its optimizers in the strategy's scope, and checks placements and trained variables.
 
-    `placements` replace those of the phases that they name; `one_device` names networks of the task that live on one
-    device only, beside those that the task names itself.
+    `placements` override those of the named phases; `one_device` names networks of the task to keep on one device, in
+    addition to the task's own.
     """
     task = assemble_task(make_task, strategy, placements=placements, one_device=one_device)
     phases = placed_phases(checked_phases(task), placements)
@@ -82,11 +82,11 @@ def assemble_task(
     placements: Mapping[str, Placement] = {},
     one_device: Sequence[str] = (),
 ) -> Task:
-    """Makes a task within the strategy's scope, with the networks of `one_device`, its own and these, on one device."""
+    """Makes a task in the strategy's scope, with its own one-device networks and those of `one_device`."""
     task = backend_of(strategy).make_task(make_task, placements=placements, one_device=one_device)
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
-        # The same task once more, outside the scope, to take from it what isn't to be replicated.
+        # The task is made again outside the scope, to take its one-device networks from it.
         plain = made(make_task, lambda: tf.device(_device(strategy)))
         for name in names:
             check_unshared(task, name)
@@ -99,7 +99,7 @@ def assemble_task(
 def _optimizer(
     phase: Update, task: Task, strategy: tf.distribute.Strategy, one_device_ids: Collection[int]
 ) -> Optimizer:
-    """Makes the optimizer of a phase, its state beside the variables that it trains."""
+    """Makes the optimizer of a phase, with its state on the devices of the trained variables."""
     variables = phase.variables()
     make = functools.partial(Optimizer, phase.optimizer, variables, statistics=phase.statistics())
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]

@@ -1,8 +1,8 @@
-"""Many steps for one call from Python: a chunk of steps runs inside one traced function.
+"""Chunks: many steps run in one traced function, for one call from Python.
 
-The chunk's batches arrive stacked, `[chunk_steps, microbatches, rows, ...]`, so that nothing has to be fetched on the
-way. Chunks are aligned: one always covers the steps from a multiple of `chunk_steps` on, and a run that stops or starts
-in between takes part of it.
+The chunk's batches arrive stacked, `[chunk_steps, microbatches, rows, ...]`, so that nothing has to be fetched
+meanwhile. Chunks are aligned: each covers the steps from a multiple of `chunk_steps` on. A run that starts or stops in
+between uses part of one.
 """
 
 import functools
@@ -18,7 +18,7 @@ from core.task import Batch
 from core.task.loss import Sums
 
 Taken = tuple[tf.Tensor, Mapping[str, Sums]]  # the step that isn't finite, or `ALL_WELL`; the sums so far
-# (the chunk's batches, its first step, where to begin, where to end, what came before) -> what it is then
+# (the chunk's batches, its first step, where to begin, where to end, the state before) -> the state after
 TakeSteps = Callable[[Batch, tf.Tensor, tf.Tensor, tf.Tensor, Taken], Taken]
 
 
@@ -26,10 +26,10 @@ def make_chunk(
     train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress, take: TakeSteps | None = None
 ) -> Any:
     """Returns `chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
-    It is handed over by the step's `backend`.
+    The step's `backend` converts it with `handed`.
 
-    Its steps are taken one by one, unless `take` takes them otherwise. A step that isn't finite ends its chunk, and the
-    ones after it do nothing at all: so the host needn't wait for the outcome of each chunk.
+    Its steps run one by one, or as `take` runs them. A step that isn't finite ends its chunk, and later ones do
+    nothing, so the host needn't wait for the outcome of each chunk.
     """
     backend = train_step.backend
     if (own := backend.chunk(train_step, stacked_spec, progress)) is not None:
@@ -37,7 +37,7 @@ def make_chunk(
     take = take or functools.partial(take_steps, train_step)
 
     def chunk(stacked: Batch, place: tf.Tensor) -> None:
-        # Before the loop: what isn't cut by rows can't be gathered into what is.
+        # Before the loop: an unsharded stack can't be sliced into sharded batches.
         stacked = {key: backend.by_rows(x, 2) for key, x in stacked.items()}
         first, begin, end = tf.unstack(backend.taken(place, tf.int64))
         before = (progress.bad_step.read_value(), progress.read_sums())
@@ -45,14 +45,14 @@ def make_chunk(
         progress.bad_step.assign(bad_step)
         progress.write_sums(sums)
 
-    # A signature makes a changed shape an error that names the argument, instead of a silent second trace.
+    # With a signature, a changed shape is an error that names the argument, not a silent second trace.
     place_spec = tf.type_spec_from_value(backend.handed(tf.zeros([3], tf.int64)))
     signature = (dict(stacked_spec), place_spec)
     return tf.function(chunk, input_signature=signature, autograph=False, jit_compile=train_step.whole or None)
 
 
 def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
-    """Returns what the step at place `i` of a chunk reads, on each replica."""
+    """Returns the batch of the step at index `i` of a chunk, on each replica."""
     batch: Batch = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
     return batch
 
@@ -60,11 +60,11 @@ def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
 def take_steps(
     train_step: TrainStep, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken
 ) -> Taken:
-    """Takes the steps from `begin` to `end` of a chunk, one after the other, or up to one that isn't finite."""
+    """Takes the steps from `begin` to `end` of a chunk in order, or up to one that isn't finite."""
     exchange = train_step.exchange
 
-    # The loop counts places in the chunk, not steps: were a place computed from `first`, XLA would take `first` for
-    # a constant and compile every chunk anew.
+    # The loop counts indices in the chunk, not steps: if an index were computed from `first`, XLA would treat `first`
+    # as a constant and compile every chunk again.
     def body(i: tf.Tensor, _: tf.Tensor, sums: Mapping[str, Sums]) -> Any:
         step = first + i
         result: StepResult = train_step(batch_at(exchange, stacked, i), step)

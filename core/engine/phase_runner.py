@@ -1,4 +1,4 @@
-"""Runs one phase: its sweep where the phase runs, its gradients on to the variables, its update where these are."""
+"""Runs a phase: its accumulation loop, its backward pass to the variables, and its update, each on its devices."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ from core.task import Batch, Compute, Phase, Update
 from core.task.guards import refuse_missing_gradients
 from core.task.statistics import Statistics
 
-# From gradients of a `Compute`'s outputs, where it ran, to those of the variables that the update trains, there too.
+# From gradients of a `Compute`'s outputs to those of the variables that the update trains, where the `Compute` ran.
 Pullback = Callable[[Plan, Mapping[str, Any]], Any]
 
 
 class PhaseRunner:
-    """What the phases of one step have in common, and how each kind is run."""
+    """Runs the phases of one step, each kind in its way."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class PhaseRunner:
         self.exchange, self.rng, self.steps = exchange, rng, steps
         self.microbatches = microbatches
         self.compile(())
-        self._pullbacks: dict[str, Pullback] = {}  # through forward passes of this trace that were kept
-        self._arrived: dict[str, Any] = {}  # values that were moved already, where they weren't made
-        self._limits: Mapping[str, tf.Tensor] | None = None  # of the norms of gradients, where updates wait for these
+        self._pullbacks: dict[str, Pullback] = {}  # through the stored forward passes of this trace
+        self._arrived: dict[str, Any] = {}  # values already moved to other devices
+        self._limits: Mapping[str, tf.Tensor] | None = None  # of gradient norms, if updates wait for these
         self._gone_through = {plan.through.name for plan in plans if plan.through}
 
     def compile(self, updates: Collection[str], *, loops_apart: Collection[str] = ()) -> None:
-        """Has each of `updates` compile its arithmetic by itself, microbatch by microbatch those of `loops_apart`."""
+        """Compiles the arithmetic of each of `updates` separately, in `loops_apart` each microbatch separately."""
         self.compiled, self._loops_apart = updates, loops_apart
 
     def begin(self, limits: Mapping[str, tf.Tensor] | None) -> None:
-        """Forgets what belongs to an earlier trace."""
+        """Forgets an earlier trace."""
         self._limits = limits
         self._pullbacks.clear()
         self._arrived.clear()
@@ -100,8 +100,8 @@ class PhaseRunner:
         index: tf.Tensor,
         healthy: tf.Tensor,
     ) -> Any:
-        """Trains by a loss what makes its inputs: the gradients of these go back through the `Compute` where it ran."""
-        # Only weights have to be known before the gradients are sent on: else the figures travel with these.
+        """Trains through a `Compute`: the gradients of the loss's inputs go back to it, where it ran."""
+        # Only weights are needed before the gradients are sent; without them, the metrics are sent with these.
         together = plan.replicated and source.replicated and not plan.weighted
 
         def of_the_mean(added: Additive, cotangents: Batch) -> tuple[Additive, Batch]:
@@ -147,7 +147,7 @@ class PhaseRunner:
             return outputs
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
-            """Asks the tape, which may be asked later, by another `strategy.run`."""
+            """Asks the tape, perhaps later, in another `strategy.run`."""
 
             def replica(cotangents: Batch) -> Any:
                 tape, outputs = kept[replica_here()]
@@ -162,7 +162,7 @@ class PhaseRunner:
         return self._run_at(plan, recorded, values, index)
 
     def _forward_again(self, source: Plan, placed: Mapping[str, Placed], index: tf.Tensor) -> Pullback:
-        """Goes forward once more: no tape reaches into the condition of a phase that isn't always due."""
+        """Repeats the forward pass: no tape reaches into the condition of a phase with `every`."""
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
             asked = Asked(update.name, self.optimizers[update.name].parameters, cotangents=cotangents)
@@ -186,10 +186,10 @@ class PhaseRunner:
             variable.assign(tf.where(healthy, value, variable.read_value()))
         return outputs
 
-    # --- sweeps ------------------------------------------------------------------------------------------------------
+    # --- accumulation loops ------------------------------------------------------------------------------------------
 
     def _sweep(self, plan: Plan, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows, Statistics]:
-        """Takes all microbatches where the phase runs; what lies row by row comes cut as the trainer cuts batches."""
+        """Processes all microbatches where the phase runs; row results have the trainer's microbatches."""
         compiles = plan.name in self.compiled and asked.cotangents is None
         by_microbatch = compiles and plan.name in self._loops_apart and plan.microbatches > 1
         sweep = self._sweep_of(plan, compiled=by_microbatch)
@@ -201,8 +201,8 @@ class PhaseRunner:
         def swept(values: Batch, index: tf.Tensor, cotangents: Batch | None) -> tuple[Additive, Rows]:
             return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
 
-        # Several replicas can compile the arithmetic of an update alone, not the collective after it. It is wrapped
-        # within the replica: what is wrapped outside is traced for one, and called, with its variables, by all.
+        # Several replicas can compile only an update's arithmetic, not the collective after it. The wrapper is made in
+        # the replica: one made outside would be traced for one replica, and called by all with that one's variables.
         fn = swept
         if compiles and not by_microbatch:
             fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
@@ -231,7 +231,7 @@ class PhaseRunner:
             compiled=compiled,
         )
 
-    # --- where -------------------------------------------------------------------------------------------------------
+    # --- placement ---------------------------------------------------------------------------------------------------
 
     def _run_at(self, plan: Plan, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` where the phase runs."""
@@ -241,7 +241,7 @@ class PhaseRunner:
             return fn(*args)
 
     def _run_at_variables(self, plan: Plan, write: Callable[..., Any], *values: Any, replicated: bool) -> Any:
-        """Calls `write` where the phase's variables are: on every replica, or on the one device that they live on.
+        """Calls `write` where the phase's variables are: on every replica, or on their one device.
 
         Unless they are `replicated`, its `values` are on one device.
         """
@@ -260,7 +260,7 @@ class PhaseRunner:
         return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, limit=limit)
 
     def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
-        """Returns what a phase reads, where it runs."""
+        """Returns a phase's inputs, on its devices."""
         return {key: self._input(plan, key, placed[key]) for key in plan.reads}
 
     def _input(self, plan: Plan, key: str, value: Placed) -> Any:
@@ -270,10 +270,10 @@ class PhaseRunner:
             arrived = self._arrived.get(key)
             if arrived is None:
                 arrived = moved(value, plan.replicated, self.exchange, plan.name)
-            if plan.phase.every == 1:  # else a later phase couldn't reach into the condition
+            if plan.phase.every == 1:  # a later phase can't reach into a condition
                 self._arrived[key] = arrived
             return arrived
-        # A shape needn't be sent.
+        # Only the shape is needed, so nothing is sent.
         part = self.exchange.first(value.value)
         rows = plan.rows * plan.microbatches // self.microbatches
         return self._run_at(plan, lambda: tf.zeros([self.microbatches, rows, *part.shape[2:]], part.dtype))
@@ -281,12 +281,12 @@ class PhaseRunner:
     # --- randomness --------------------------------------------------------------------------------------------------
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the random numbers of `phase` in step `index`, which they know."""
+        """Returns the random numbers of `phase` in step `index`, with the step."""
         moment = Moment(tf.cast(index, tf.int64), self.steps)
         return self.rng.fold(index).fold(phase.name)._replace(moment=moment)
 
     def _rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
-        """Stands at the first row, where the phase runs, of its first microbatch."""
+        """Returns the `Rng` at the first row, where the phase runs, of its first microbatch."""
         runs = self.microbatches // plan.microbatches  # of the trainer's microbatches make one of the phase's
         rows = plan.rows // runs
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows if plan.replicated else 0

@@ -1,7 +1,7 @@
-"""From a task's phases to one exact training step, on as many replicas as the strategy has.
+"""`TrainStep`: one exact training step from a task's phases, on any number of replicas.
 
-Control flow over phases stands here, around `strategy.run`: a collective inside a replica's condition or loop raises.
-Whoever writes a loop of their own takes the pieces instead: `docs/bespoke-loop.md`.
+Control flow over phases is here, around `strategy.run`: a collective in a replica's condition or loop raises. For
+custom loops, use the pieces directly: `docs/bespoke-loop.md`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,21 +25,20 @@ from core.task.loss import Sums
 
 
 class StepResult(NamedTuple):
-    """The figures of one step."""
+    """The metrics of one step."""
 
-    healthy: tf.Tensor  # false where a loss or gradient wasn't finite: what comes after it writes nothing
+    healthy: tf.Tensor  # false if a loss or gradient wasn't finite: later steps write nothing
     sums: Mapping[str, Sums]  # by phase; zero for a phase that wasn't due
 
 
 class TrainStep:
     """`step(values, index) -> StepResult`: the phases of one training step, for use in cross-replica context.
 
-    With another `backend` than the strategy's own, that of local steps, each replica takes it in its own context.
-    An `exchange` replaces the backend's.
-    `values` are `[microbatches, rows, ...]` on each replica, as `batch` says; `index` is the step's number, from 0.
-    Of how many `steps` it is one has to be known where a step function asks for `rng.progress`. Unless it `writes`, it
-    computes what it would write, and no more. Where values are handed in as a source keeps them, `decode` makes of them
-    what phases read.
+    With the backend of local steps in place of the strategy's, each replica takes it in its own context. An `exchange`
+    replaces the backend's. `values` are `[microbatches, rows, ...]` on each replica, as `batch` specifies; `index` is
+    the step's number, from 0. The run's number of `steps` is needed if a step function reads `rng.progress`. Unless it
+    `writes`, it only computes its update. If values come in a source's storage format, `decode` converts them for the
+    phases.
     """
 
     def __init__(
@@ -91,15 +90,15 @@ class TrainStep:
         self.compile(compile)
 
     def decode_by(self, decode: Callable[[Batch], Batch] | None) -> None:
-        """Has traces from here on take values as a source keeps them, and `decode` them first; None as phases read."""
+        """Sets how later traces decode values from a source's storage format; None if they come decoded."""
         self.decode = decode
 
     def compile(self, what: bool | Collection[str]) -> None:
-        """Has traces from here on compiled by XLA: all, these updates one by one, or nothing.
+        """Sets what XLA compiles in later traces: everything, these updates one by one, or nothing.
 
-        All is a chunk of steps as one program, on one device. Several replicas compile the arithmetic of each update by
-        itself, and so does a CPU where a phase convolves, microbatch by microbatch: in a loop of XLA's a convolution
-        takes many times as long.
+        Everything means a chunk of steps as one program, on one device. Several replicas compile the arithmetic of each
+        update separately. So does a CPU if a phase convolves, each microbatch separately: a convolution takes many
+        times as long in an XLA loop.
         """
         named = self.updates if isinstance(what, bool) else list(what)
         self.check_updates(named)
@@ -127,9 +126,9 @@ class TrainStep:
             )
 
     def _not_compiled(self, named: Collection[str], on_cpu: bool) -> dict[str, str]:
-        """Returns why XLA doesn't compile some of the updates that are named."""
+        """Returns why XLA doesn't compile some of the named updates."""
         plans = [plan for plan in self.plans if plan.name in named]
-        # Nor can XLA compile the collectives in an update that mixes rows.
+        # XLA can't compile the collectives in an update that mixes rows either.
         mixing = [plan.name for plan in plans if plan.phase.mixes_rows and self.exchange.replicas > 1]
         looping = [plan.name for plan in plans if plan.access.loops and on_cpu]
         return {
@@ -143,7 +142,7 @@ class TrainStep:
         return [plan.name for plan in self.plans if isinstance(plan.phase, Update)]
 
     def check_updates(self, named: Collection[str]) -> None:
-        """Raises a `ConfigurationError` for the name of an update that isn't there."""
+        """Raises a `ConfigurationError` for the name of a missing update."""
         if strange := [name for name in named if name not in self.updates]:
             raise ConfigurationError(
                 f"`Trainer.compile` names `{strange[0]}`, but the updates of this task are {listed(self.updates)}."
@@ -153,7 +152,7 @@ class TrainStep:
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         """Runs every phase that is due.
 
-        With `limits`, by update, one writes nothing unless the norm of its gradients is finite and below its limit.
+        With `limits` by update, an update writes nothing unless its gradient norm is finite and below its limit.
         """
         self.exchange.begin(index)
         self.runner.begin(limits)
@@ -176,7 +175,7 @@ class TrainStep:
         return StepResult(healthy, {name: sums[name] for name in self.specs})
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the random numbers of `phase` in step `index`: they hang on nothing else but the run's seed."""
+        """Returns the random numbers of `phase` in step `index`: they depend only on the run's seed and these."""
         return self.runner.rng_of(phase, index)
 
 

@@ -120,7 +120,7 @@ def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
-    """Returns along which axes of the mesh each variable is cut, a slot as its parameter or as the plan says."""
+    """Returns the mesh axes along which each variable is sharded; a slot like its parameter, or as planned."""
     known = {id(v): plan.layouts.of(path, v.shape) for path, v in assembly.task_variables.items()}
     for optimizer in assembly.optimizers.values():
         known |= {id(slot): axes for slot, axes in axes_of_slots(assembly.task, plan, optimizer).values()}

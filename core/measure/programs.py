@@ -30,7 +30,7 @@ class Program:
         self.progress, self._backend, self._run = progress, backend, run
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
-        """Returns how long the first `steps` of the chunk `stacked` take, whose `first` step this is, to their end."""
+        """Returns the time of the first `steps` of the chunk `stacked`; `first` is the number of its first step."""
         place = self._backend.handed(tf.constant([first, first, first + steps], tf.int64))
         began = time.perf_counter()
         self._run(stacked, place)

@@ -97,7 +97,7 @@ def check_variables(
     strategy: tf.distribute.Strategy,
     one_device_ids: Collection[int],
 ) -> None:
-    """Refuses a task's variable that doesn't belong to the strategy, and what is trained but isn't among them."""
+    """Raises for variables that don't belong to the strategy, and for trained ones outside the task."""
     name, known = type(task).__name__, {id(variable) for variable in variables.values()}
     for phase in phases:
         for path, variable in phase.variables().items() if isinstance(phase, Update) else ():

@@ -30,7 +30,7 @@ class Standing:
 
 
 def standings(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> list[Standing]:
-    """Returns what becomes of each of the variables of `task`, in the order of their paths."""
+    """Returns the training status of each of the variables of `task`, in the order of their paths."""
     trained_by: dict[int, tuple[str, ...]] = {}
     history = set[int]()
     for phase in phases:
@@ -51,7 +51,7 @@ def standings(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence
 
 
 def check_trained(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> None:
-    """Refuses a variable that is there to be trained but is in no phase's `trains`, and a frozen one that is."""
+    """Raises for a trainable variable in no phase's `trains`, and for a frozen one that a phase trains."""
     name, found = type(task).__name__, standings(task, variables, phases)
     for standing in found:
         if standing.frozen and standing.phases:

@@ -15,7 +15,7 @@ def assert_all_trained(task: Task, batch: Batch, *, seed: int = 0) -> None:
 
 
 def check_trained(task: Task, made: Sequence[Step]) -> None:
-    """Asserts it, given the traced steps."""
+    """Asserts it for the traced steps."""
     variables = named_variables(task)
     held = paths_by_id(variables)
     for step in made:

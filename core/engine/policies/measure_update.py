@@ -1,6 +1,6 @@
-"""A step that only looks: what the next one would do to each module, measured where and how it will be done.
+"""Measures the next step without applying it: its effect on each module, computed as the step itself does.
 
-It is the training step itself, with all its phases due, each from the weights as they are; but nothing is written.
+It is the training step with all its phases due, each from the current weights, but nothing is written.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ KINDS = ("gradient", "weight", "update")
 
 
 class MeasuredUpdate(Optimizer):
-    """An optimizer that measures its update in place of writing it: the norms of what it has for each module."""
+    """An optimizer that measures its update instead of writing it: the norms of each module's parts."""
 
     def __init__(self, optimizer: Optimizer):
         self.transform, self.parameters = optimizer.transform, optimizer.parameters
         self.step, self.slots = optimizer.step, optimizer.slots
-        self.averaged_statistics = {}  # none is moved
+        self.averaged_statistics = {}  # no averages are moved
         self.modules: dict[str, list[str]] = {}
         for path in self.parameters:
             self.modules.setdefault(path.rpartition("/")[0] or path, []).append(path)
@@ -58,7 +58,7 @@ class MeasuredUpdate(Optimizer):
 
 
 class Watch:
-    """Looks at the step that comes next, in a trace of its own: a run that isn't looked at pays nothing."""
+    """Measures the next step, in a separate trace: a run without measurements pays nothing."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Watch:
         self._chunk = self._step.backend.program(chunk.get_concrete_function(), self._step.exchange.ledger)
 
     def norms(self, stacked: Batch, *, first: int, step: int) -> dict[str, float]:
-        """Returns the norms of `step`, which is in the chunk from `first` on: of several updates, by phase."""
+        """Returns the norms of `step`, which is in the chunk from `first` on; for several updates, by phase."""
         self._chunk(stacked, self._step.backend.handed(tf.constant([first, step, step + 1], tf.int64)))
         several = len(self.optimizers) > 1
         return {

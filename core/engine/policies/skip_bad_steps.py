@@ -1,4 +1,4 @@
-"""Leaves bad steps out: those that aren't finite, and those whose gradient is far larger than of late."""
+"""Skips bad steps: non-finite ones, and those whose gradient is far larger than recent ones."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -29,11 +29,11 @@ class BadStep(NamedTuple):
 
 
 class Skipping:
-    """Takes the steps of a chunk as if those that it leaves out had never been; for `make_chunk`.
+    """Takes the steps of a chunk, and skips bad ones without a trace; for `make_chunk`.
 
-    Of a step that is left out nothing stays, but that its number, its examples and its random numbers are used up. A
-    step is left out if its kind is in `skips`, and at most `max_skips` in a row are; any other bad one ends the chunk.
-    With a `spike_factor` a gradient of so many times the largest norm of late is bad too.
+    A skipped step uses up its number, its examples and its random numbers, and changes nothing else. A step is skipped
+    if its kind is in `skips`, up to `max_skips` in a row; any other bad step ends the chunk. With a `spike_factor`, a
+    gradient norm of so many times the recent one is bad too.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Skipping:
         self.updates = list(train_step.specs)
         self.undo = Undo(assembly, self.exchange)
         with assembly.backend.kept_once():
-            # How many were left out in a row, and in all; the last bad step, its phase and its kind.
+            # The number skipped in a row, and in all; the last bad step, its phase and its kind.
             self._tally = tf.Variable([0, 0, ALL_WELL, 0, 0], dtype=tf.int64, trainable=False)
             self._late = tf.Variable(tf.zeros([2, len(self.updates)]), trainable=False)
 
     def __call__(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
-        """Takes the steps from `begin` to `end`, or up to one that may not be left out."""
+        """Takes the steps from `begin` to `end`, or up to a bad one that may not be skipped."""
 
         def body(i: tf.Tensor, _: tf.Tensor, sums: Any, tally: tf.Tensor, late: tf.Tensor) -> Any:
             step, known = first + i, Late(*tf.unstack(late))
@@ -83,13 +83,13 @@ class Skipping:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Returns what it counts by."""
+        """Returns its counters."""
         return [self._tally, self._late]
 
     def _take(self, values: Batch, step: tf.Tensor, limits: tf.Tensor) -> tuple[StepResult, list[tf.Tensor]]:
-        """Takes one step, whole or not at all; returns besides its number, phase and kind, for the case that it is bad.
+        """Takes one step, whole or not at all; also returns its number, phase and kind, in case it is bad.
 
-        The phase is the first that isn't as it should be; the step is a spike if all its figures are finite.
+        The phase is the first bad one; the step is a spike if all its metrics are finite.
         """
         kept = self.undo.read()
         result = self.train_step(values, step, limits=dict(zip(self.updates, tf.unstack(limits), strict=True)))
@@ -104,7 +104,7 @@ class Skipping:
         return result, [step, phase, tf.cast(spike, tf.int64)]
 
     def _limits(self, late: Late) -> tf.Tensor:
-        """Returns how large the norms of gradients may be: any number, where nothing is a spike."""
+        """Returns the limits of gradient norms: infinite if nothing is a spike."""
         if self.spike_factor:
             return late.limits(self.spike_factor)
         return tf.fill([len(self.updates)], tf.float32.max)
@@ -116,24 +116,24 @@ class Skipping:
 
     @property
     def skipped(self) -> int:
-        """Counts the steps that were left out."""
+        """Returns the number of skipped steps."""
         return int(self._tally[1])
 
     @property
     def last(self) -> BadStep:
-        """Returns the last bad step; there is one where `skipped` isn't 0, and where the chunk has ended by one."""
+        """Returns the last bad step; it exists if `skipped` isn't 0, and if a bad step ended the chunk."""
         step, phase, kind = self._tally.numpy().tolist()[2:]
         return BadStep(step, self.updates[phase], KINDS[kind])
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         in_a_row, skipped = self._tally.numpy().tolist()[:2]
         norm, count = self._late.numpy().tolist()
         late = dict(zip(self.updates, zip(norm, count, strict=True), strict=True)) if self.spike_factor else {}
         return {"in_a_row": in_a_row, "skipped": skipped, "late": late}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes it over; of a run that left no steps out it is empty."""
+        """Loads the state; of a run without skipped steps it is empty."""
         late = state.get("late", {})
         self._tally.assign([state.get("in_a_row", 0), state.get("skipped", 0), ALL_WELL, 0, 0])
         self._late.assign(tf.transpose([late.get(name, [0.0, 0.0]) for name in self.updates]))

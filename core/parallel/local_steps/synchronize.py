@@ -1,4 +1,4 @@
-"""Where replicas that took steps apart become one again: the means of what they have learnt, and the outer rule."""
+"""Averages replicas after local steps, and applies the outer optimizer."""
 
 import functools
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ Tensors = Mapping[str, tf.Tensor]
 
 
 class Meeting:
-    """The end of a round, in replica context. Weights and the slots of their optimizers become the replicas' means.
+    """The synchronization at a round's end, in replica context: averages weights and optimizer slots over replicas.
 
-    With an `outer` rule, the way from the mean back to the weights of the round's beginning is its gradient, and it
-    takes its step from there (DiLoCo: Douillard et al., 2023). What a checkpoint holds of a round's beginning are the
-    weights themselves: it is saved between rounds.
+    With an `outer` optimizer, the difference from the mean to the weights at the round's start is its gradient, and its
+    step starts there (DiLoCo: Douillard et al., 2023). A checkpoint needs no separate copy of a round's start, because
+    it is saved between rounds, when that is the weights themselves.
     """
 
     def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None):
@@ -36,7 +36,7 @@ class Meeting:
         task = assembly.task_variables
         self.weights = {path: v for path, v in task.items() if id(v) in trained}
         self.slots = {path: v for path, v in inner.items() if v.dtype.is_floating}
-        # Averages of layers, and how many updates were applied; and what may never change, and then keeps its bits.
+        # Averages of layers and counts of updates; and variables that never change, which keep their bits.
         self.others = {path: v for path, v in inner.items() if v.dtype.is_integer}
         self.others |= {path: v for path, v in task.items() if id(v) in moved - trained and _is_number(v)}
         make_outer = outer and functools.partial(Optimizer, outer, self.weights)
@@ -44,17 +44,17 @@ class Meeting:
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns what the outer rule keeps, for a checkpoint."""
+        """Returns the outer optimizer's variables, for a checkpoint."""
         return {f"outer/{path}": v for path, v in self.outer.variables.items()} if self.outer else {}
 
     def begin(self) -> tuple[Tensors, Tensors]:
-        """Returns what a round begins with: the weights, and what isn't averaged by its value."""
+        """Returns the state at a round's start: the weights, and the variables that aren't averaged by value."""
         return _read(self.weights), _read(self.others)
 
     def end(self, before: tuple[Tensors, Tensors], struck: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any]:
-        """Averages what the replicas have become, in one go; returns the means of `struck` and `sums`.
+        """Averages the replicas' states in one collective; returns the means of `struck` and `sums`.
 
-        Where any of `struck` isn't zero, some replica's step wasn't finite: all keep the weights of before.
+        If any of `struck` isn't zero, some replica's step wasn't finite: all restore the weights from before.
         """
         weights, others = before
         changes = {path: _wide(v.read_value() - others[path]) for path, v in self.others.items()}
@@ -80,7 +80,7 @@ def _read(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
 
 
 def _wide(x: tf.Tensor) -> tf.Tensor:
-    """Returns a number as it travels: what isn't as wide as float32 widened, and counts of steps with it."""
+    """Returns a number in its dtype for sending: at least as wide as float32, also for counts of steps."""
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @register(MeshStrategy, plan=MeshPlan)
 class MeshBackend(Backend):
-    """What the engine and the trainer ask of a mesh, which is one replica."""
+    """The backend of a mesh, which is one replica."""
 
     strategy: MeshStrategy
     how = "on a mesh"
@@ -47,7 +47,7 @@ class MeshBackend(Backend):
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
-        """Returns the task, its variables and what its modules return in their layouts."""
+        """Returns the task, with its variables and its modules' outputs in their layouts."""
 
         def axes_in(task: Any) -> AxesByPath:
             check_on_mesh(self.strategy.plan, task, placements=placements, one_device=one_device)
@@ -59,7 +59,7 @@ class MeshBackend(Backend):
         return task
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer, its slots in the layouts of their parameters or in their own."""
+        """Returns the optimizer, with slots in the layouts of their parameters or in their own."""
         return made_in_layout(make, self.strategy, functools.partial(axes_of_slots, task, self.strategy.plan))
 
     def make_whole(self, make: Callable[[], T]) -> T:
@@ -67,11 +67,11 @@ class MeshBackend(Backend):
         return made(make, lambda: self.strategy.scope(empty=asked_for_shapes()))
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns the mesh's own scope: what is kept once is whole on each device."""
+        """Returns the mesh's own scope: variables stored once are whole on each device."""
         return self.strategy.scope()
 
     def bytes_per_device(self, variable: tf.Variable) -> int:
-        """Returns the bytes of a device's part."""
+        """Returns the bytes of a device's shard."""
         return self.strategy.bytes_a_device(variable)
 
     @property
@@ -80,12 +80,12 @@ class MeshBackend(Backend):
         return list(self.strategy.mesh.local_devices())
 
     def place_of(self, variable: tf.Variable) -> str:
-        """Says along which axes a variable is cut."""
+        """Says along which axes a variable is sharded."""
         axes = ",".join(self.strategy.axes_of(variable))
         return f"mesh: {axes}" if axes.strip("-,") else "every device"
 
     def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
-        """Says how much of what is learnt each device holds."""
+        """Says how many bytes of variables each device holds."""
         found = dict.fromkeys(("task", "optimizer"), 0)
         for path, variable in variables.items():
             found[path.split("/")[0]] += self.bytes_per_device(variable)
@@ -96,16 +96,16 @@ class MeshBackend(Backend):
         )
 
     def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
-        """Refuses patterns of slots that lay out none."""
+        """Raises for slot patterns that match no slot."""
         slots = [slots_of_shape(task, optimizer).values() for optimizer in optimizers]
         self.strategy.plan.check_slots({path for found in slots for path, _ in found})
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Refuses a batch whose microbatches have no equal share for each row of devices."""
+        """Raises for a batch whose microbatches can't be split evenly over the rows of devices."""
         self.strategy.plan.check_rows(rows, microbatches, what=what)
 
     def check_local_steps(self) -> None:
-        """Refuses local steps: a mesh is one replica."""
+        """Raises for local steps, since a mesh is one replica."""
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
             "which is one replica: train on replicas (`@mirrored()`), or leave `Trainer.local_steps` out."
@@ -116,7 +116,7 @@ class MeshBackend(Backend):
         return self.strategy.handed(value)
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns the value that `handed` handed over."""
+        """Returns the value that was passed as `handed`."""
         return tf.cast(value, dtype)
 
     def by_rows(self, value: Any, axis: int) -> Any:
@@ -127,17 +127,17 @@ class MeshBackend(Backend):
         return dtensor.relayout(value, layout(self.strategy.mesh, axes))
 
     def around_loop(self) -> AbstractContextManager[Any]:
-        """Returns what keeps the names of loops apart: they are the whole process's."""
+        """Returns a scope with unique names for loops, since DTensor's are global to the process."""
         return self.strategy.names()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns what calls the function, unless it holds operations that DTensor gets wrong or dies of."""
+        """Returns a callable for the function, or raises for operations that DTensor computes wrongly or crashes on."""
         return MeshProgram(function, self.strategy, ledger)
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a check of each device's part against those of devices that hold the same."""
+        """Returns a check of each device's shard against those of devices with the same one."""
         return device_drift_check(self.strategy, variables)
 
     def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns a function that adds up what each process hands in."""
+        """Returns a function that sums a value over processes."""
         return self.strategy.sum_of_processes

@@ -1,4 +1,4 @@
-"""A traced function on a mesh: unsafe operations are refused, and its first call reads the collectives of DTensor."""
+"""A traced function on a mesh: unsafe operations raise, and its first call reads DTensor's collectives."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from core.parallel.mesh.unsafe_ops import explained, refuse_unsafe
 
 
 class MeshProgram:
-    """Calls a concrete function; DTensor compiles it at the first call, and its collectives are in the ledger then."""
+    """Calls a concrete function; DTensor compiles it at the first call, which also logs its collectives."""
 
     def __init__(self, function: Any, strategy: MeshStrategy, ledger: Ledger):
         refuse_unsafe(function, strategy.plan.sizes.values())
@@ -26,7 +26,7 @@ class MeshProgram:
         try:
             with kept_in_order(self._function):
                 result, found = collectives_of(lambda: self._function(*args), self._mesh)
-        except tf.errors.UnknownError as error:  # in which DTensor says what it can't lay out
+        except tf.errors.UnknownError as error:  # DTensor's error for an operation that it can't lay out
             if "dtensor" not in str(error.message).lower():
                 raise
             raise explained(error, self._function) from error

@@ -18,7 +18,7 @@ from core.task import Phase, Placement, Task
 
 @register(ServedStrategy)
 class ServedBackend(Backend):
-    """What the engine and the trainer ask of the chief, whose workers take the steps."""
+    """The backend of the chief, whose workers take the steps."""
 
     strategy: ServedStrategy
     how = "by parameter servers (`@parameter_server()`)"
@@ -38,11 +38,11 @@ class ServedBackend(Backend):
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Refuses places, history, and a division of learning rates that isn't one of gradients."""
+        """Raises for placements, history, and for dividing gradients if that doesn't divide learning rates."""
         check_served(self.strategy, task, phases, placements=placements, one_device=one_device)
 
     def check_local_steps(self) -> None:
-        """Refuses local steps: workers never wait for each other."""
+        """Raises for local steps, since workers never wait for each other."""
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that meet, but `Experiment.strategy` is `@parameter_server()`: its "
             "workers never wait for each other. Train on replicas (`@multi_worker()`), or leave `Trainer.local_steps` "
@@ -50,7 +50,7 @@ class ServedBackend(Backend):
         )
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Refuses all of them."""
+        """Raises for all of them."""
         for name in (*skipping, *rolling_back):
             raise ConfigurationError(
                 f"{name} is for steps that all replicas take together, but by `@parameter_server()` each worker takes "
@@ -63,11 +63,11 @@ class ServedBackend(Backend):
         return ServedExchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
-        """Makes what hands out the steps of a chunk to workers."""
+        """Makes the program that schedules a chunk's steps on workers."""
         return ServedChunk(train_step, stacked_spec, progress)
 
     def settle(self, program: ServedProgram) -> None:
-        """Waits until all steps that were handed out are done; workers that were told to stop leave then."""
+        """Waits until all scheduled steps are done; then workers that were asked to stop leave."""
         program.settle()
 
     def figures(self, program: ServedProgram) -> dict[str, float]:

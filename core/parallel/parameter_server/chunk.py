@@ -1,4 +1,4 @@
-"""A chunk of steps in asynchronous training: it hands them out to workers, and doesn't wait for them."""
+"""A chunk of steps in asynchronous training, which schedules them on workers without waiting."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from core.task import Batch
 
 
 class ServedChunk:
-    """What workers and chief run for a chunk of steps, to be traced into a `ServedProgram`."""
+    """The traced functions of workers and chief for a chunk of steps."""
 
     def __init__(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress):
         exchange = train_step.exchange
@@ -30,14 +30,14 @@ class ServedChunk:
         self._look = tf.function(self._look_up, input_signature=(), autograph=False)
 
     def get_concrete_function(self) -> "ServedProgram":
-        """Traces what workers and chief run; returns what to call."""
+        """Traces the functions of workers and chief; returns the program to call."""
         look = self._look.get_concrete_function()
         handout = Handout(self._exchange.served, self._take.get_concrete_function(), look)
         return ServedProgram(handout, self._book)
 
     @property
     def python_function(self) -> Any:
-        """Refuses to take steps without tracing."""
+        """Raises, since steps need tracing."""
         raise ConfigurationError(
             "`--eager` takes a step in this process, but by parameter servers workers take them: leave the runtime's "
             "`--gin_file` out."
@@ -51,7 +51,7 @@ class ServedChunk:
             batch = {key: tf.gather(x, step - first) for key, x in batches.items()}
             healthy = self._train_step(batch, step).healthy
             with tf.device(exchange.device):
-                # Either its weights had become too old, and it is taken again, or nothing is written any more.
+                # Either its weights had become too old and it is repeated, or writing has ended.
                 otherwise = tf.where(exchange.over, tf.int64.max, exchange.step)
                 return (tf.where(healthy, exchange.step + 1, otherwise),)
 
@@ -65,14 +65,14 @@ class ServedChunk:
 class ServedProgram:
     """`program(stacked, place)`, where `place` is three steps: the chunk's first, where to begin, where to end.
 
-    Those after a step that isn't finite write nothing, as elsewhere.
+    Steps after one that isn't finite write nothing, as with other strategies.
     """
 
     def __init__(self, handout: Handout, book: Book):
         self._handout, self.figures = handout, book.figures
 
     def __call__(self, stacked: Batch, place: tf.Tensor) -> None:
-        """Hands out the steps; without any it looks, so that TensorFlow has what that takes while all workers live."""
+        """Schedules the steps; without any it checks the state, so that TensorFlow sets up while all workers live."""
         first, begin, end = place.numpy().tolist()
         if begin == end:
             self._handout.look()
@@ -83,6 +83,6 @@ class ServedProgram:
         self._handout.hand_out(begin, end, batches_of)
 
     def settle(self) -> None:
-        """Waits until all steps that were handed out are done; workers that were told to stop leave then."""
+        """Waits until all scheduled steps are done; then workers that were asked to stop leave."""
         self._handout.settle()
         release_workers()

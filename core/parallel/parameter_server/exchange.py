@@ -1,4 +1,4 @@
-"""The door of asynchronous training: a worker pulls one snapshot of all weights, and pushes under one lock."""
+"""The exchange of asynchronous training: a worker pulls one snapshot of all weights, and pushes under one lock."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ from core.parallel.parameter_server.variable import ServedVariable, at_worker, c
 
 T = TypeVar("T")
 
-_LARGE = 1 << 18  # numbers: to copy fewer takes less time than another message
+_LARGE = 1 << 18  # numbers: copying fewer takes less time than another message
 
 
 class ServedExchange(Exchange):
-    """What the engine asks of servers, in the trace of a step that some worker takes."""
+    """The exchange with the servers, in the trace of a worker's step."""
 
     def __init__(self, strategy: ServedStrategy, *, reduce_in: tf.DType | None = None):
         super().__init__(strategy, reduce_in=reduce_in)
@@ -29,17 +29,17 @@ class ServedExchange(Exchange):
                 "leave it out."
             )
         self.served = strategy
-        with tf.device(self.device):  # where it is made it is let go of
+        with tf.device(self.device):  # the resource is released where it is made
             self._section = tf.CriticalSection(name="servers")
         self._book: Book
         self._variables: Sequence[ServedVariable] = ()
-        self._clocks: Mapping[str, tf.Tensor] | None = None  # when the weights at hand were pulled
-        self.step: tf.Tensor  # that is being taken
-        self.over: tf.Tensor  # whether nothing was written any more when the step was begun
+        self._clocks: Mapping[str, tf.Tensor] | None = None  # when the current weights were pulled
+        self.step: tf.Tensor  # the current step
+        self.over: tf.Tensor  # whether writing had ended when the step began
 
     @contextlib.contextmanager
     def taking_steps(self, variables: Sequence[ServedVariable], book: Book) -> Iterator[None]:
-        """Has variables, within it, be a worker's copies, which `refresh` fills; the `book` counts their updates."""
+        """Makes variables act as a worker's copies, which `refresh` fills; the `book` counts their updates."""
         self._variables, self._book = variables, book
         with at_worker(copies_of(variables)):
             yield
@@ -48,11 +48,11 @@ class ServedExchange(Exchange):
         """Forgets the weights of an earlier step."""
         super().begin(step)
         self._clocks = None
-        with tf.device(self.device):  # which is told the step once, and says what is next
+        with tf.device(self.device):  # which gets the step once, and returns the next
             self.step = tf.identity(step)
 
     def refresh(self) -> None:
-        """Pulls one consistent snapshot, if the one at hand is from before a push."""
+        """Pulls one consistent snapshot, if the current one is from before a push."""
         if self._clocks is not None:
             return
         by_server = _by(self._variables, lambda variable: variable.server)
@@ -72,7 +72,7 @@ class ServedExchange(Exchange):
                 variable.assign(value)
 
     def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
-        """Calls `write` on the servers, under the lock, where the step hasn't been counted yet."""
+        """Calls `write` on the servers, under the lock, if the step hasn't been counted yet."""
         assert self._clocks is not None
         gradients, others, healthy = values
         seen, self._clocks = self._clocks[phase], None
@@ -91,13 +91,13 @@ class ServedExchange(Exchange):
             return self._book.enter(phase, self.step, seen, healthy, apply)
 
         well = self.locked(section, after=parcels)
-        # The figures stay on the server, which adds them up.
+        # The metrics stay on the server, which sums them.
         return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self._book.sums[phase])
 
     def locked(self, fn: Callable[[], Any], *, after: Sequence[tf.Tensor] = ()) -> Any:
-        """Returns what `fn` does on the first server, alone; it ends when its last write has.
+        """Returns the result of `fn` on the first server, under the lock; it ends after its last write.
 
-        The lock isn't asked for before the tensors `after` are there: who has it waits for no worker.
+        The lock is requested only once the tensors `after` exist, so its holder waits for no worker.
         """
         traced = tf.function(fn, autograph=False)
 
@@ -108,19 +108,19 @@ class ServedExchange(Exchange):
 
         def alone() -> Any:
             there = []
-            for x in after:  # an operation within: what a function's call waits for, its operations needn't
+            for x in after:  # an operation inside: a function's operations don't wait for all inputs of its call
                 with tf.device(x.device):
                     there.append(tf.identity(x))
             with tf.control_dependencies(there):
                 return self._section.execute(held)
 
-        # Within a function of its own, of whose operations a worker waits for the result alone. To let go of the lock,
-        # too, is the server's: a worker may be stopped at any moment.
+        # In a separate function, of which a worker waits only for the result. The server releases the lock too, since a
+        # worker may be stopped at any moment.
         with at_worker(None), tf.device(self.device):
             return tf.function(alone, autograph=False)()
 
     def _sent(self, nest: Any, servers: Any) -> tuple[Any, list[tf.Tensor]]:
-        """Returns values as they lie on their servers, and what they came as: one message of each type to each."""
+        """Returns values sorted by server, and the messages they were sent in: one per type and server."""
         flat, found, all_parcels = tf.nest.flatten(nest), dict[int, tf.Tensor](), list[tf.Tensor]()
         for server, numbers in _by(range(len(flat)), tf.nest.flatten(servers).__getitem__).items():
             values = [flat[i] for i in numbers]
@@ -134,7 +134,7 @@ class ServedExchange(Exchange):
 
 
 def beside_variables(op: tf.Operation) -> str:
-    """Places arithmetic where the first value of a server's lies that it reads: so slots never travel."""
+    """Places arithmetic on the server of the first variable that it reads, so that slots are never sent."""
     return next((x.device for x in op.inputs if "/job:ps" in x.device), op.device)
 
 
