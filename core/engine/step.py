@@ -73,8 +73,8 @@ class TrainStep:
         self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]
         if self.asks_progress and steps is None:
             raise ConfigurationError(
-                f"the step function of phase `{self.asks_progress[0]}` asks for `rng.progress`, but of how many steps "
-                "isn't known: give `TrainStep(..., steps=1000)`, or use `rng.step`."
+                f"the step function of phase `{self.asks_progress[0]}` reads `rng.progress`, but the run's number of "
+                "steps isn't known: give `TrainStep(..., steps=1000)`, or use `rng.step`."
             )
         self.remarks = [text for p in self.plans for text in (*p.access.python, *p.access.draws, *silent_layers(p))]
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
@@ -122,7 +122,7 @@ class TrainStep:
         if what is True and alone and convolving:
             self.left_out.append(
                 f"the loop of steps stays TensorFlow's: `{convolving}` convolves, which on a CPU takes XLA many times "
-                "as long in a loop of its own"
+                "as long in its own loop"
             )
 
     def _not_compiled(self, named: Collection[str], on_cpu: bool) -> dict[str, str]:
@@ -133,7 +133,7 @@ class TrainStep:
         looping = [plan.name for plan in plans if plan.access.loops and on_cpu]
         return {
             **dict.fromkeys(mixing, "mixes the rows of all replicas"),
-            **dict.fromkeys(looping, "convolves in a loop of its own, which on a CPU takes XLA many times as long"),
+            **dict.fromkeys(looping, "convolves in its own loop, which on a CPU takes XLA many times as long"),
         }
 
     @property

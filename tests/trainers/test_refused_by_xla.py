@@ -119,7 +119,7 @@ def mixing(net, batch):
         (
             with_loss(convolving_in_a_loop, make_net=lambda rng: layers.Conv2D(1, 2, 3, rng=rng)),
             {"source": digits("train")},
-            "convolves in a loop of its own, which on a CPU takes XLA many times as long",
+            "convolves in its own loop, which on a CPU takes XLA many times as long",
         ),
         (with_loss(mixing, mixes_rows=True), {"strategy": on_virtual_cpus(2)}, "mixes the rows of all replicas"),
     ],

@@ -30,8 +30,9 @@ class LocalSteps(Backend):
         """Raises for policies that skip steps, which other replicas learn of only at the end of a round."""
         for name in skipping:
             raise ConfigurationError(
-                f"{name} is for steps that all replicas agree on, but with `Trainer.local_steps` none knows of "
-                "the others' steps before its round ends: use `Trainer.on_nonfinite = 'rollback'`, or leave it out."
+                f"{name} is for steps that all replicas agree on, but with `Trainer.local_steps` a replica "
+                "learns of the others' steps only at a round's end: use `Trainer.on_nonfinite = 'rollback'`, or leave "
+                "it out."
             )
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:

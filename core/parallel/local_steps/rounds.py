@@ -1,8 +1,8 @@
 """Rounds of local steps: between synchronizations, each replica trains alone on its rows of the global batches.
 
 A replica may write its own copy of a variable, so each step runs unchanged in replica context; nothing is sent until
-the round ends. Then all replicas become equal again, bit for bit: code that runs between rounds (metrics, checkpoints,
-evaluation) needn't know of them.
+the round ends. Then all replicas become equal again, bit for bit: rounds don't affect code that runs between them
+(metrics, checkpoints, evaluation).
 """
 
 from collections.abc import Mapping

@@ -44,17 +44,16 @@ class ServedBackend(Backend):
     def check_local_steps(self) -> None:
         """Raises for local steps, since workers never wait for each other."""
         raise ConfigurationError(
-            "`Trainer.local_steps` is for replicas that meet, but `Experiment.strategy` is `@parameter_server()`: its "
-            "workers never wait for each other. Train on replicas (`@multi_worker()`), or leave `Trainer.local_steps` "
-            "out."
+            "`Trainer.local_steps` is for replicas that synchronize, but the workers of `@parameter_server()` never "
+            "wait for each other. Train on replicas (`@multi_worker()`), or leave `Trainer.local_steps` out."
         )
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
         """Raises for all of them."""
         for name in (*skipping, *rolling_back):
             raise ConfigurationError(
-                f"{name} is for steps that all replicas take together, but by `@parameter_server()` each worker takes "
-                "steps of its own, of which the others have read already: leave it out, or train on replicas "
+                f"{name} is for steps that all replicas take together, but with `@parameter_server()` each worker "
+                "takes separate steps, whose results others have read already: leave it out, or train on replicas "
                 "(`@mirrored()`)."
             )
 

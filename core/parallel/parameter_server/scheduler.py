@@ -93,7 +93,7 @@ class Handout:
         if now - self._moved > self._strategy.meeting_deadline and (missing := missing_workers()):
             raise PeerLostError(
                 f"no step was done for {self._strategy.meeting_deadline:g} s (`parameter_server.meeting_deadline`), "
-                f"while {', '.join(missing)} didn't come again: TensorFlow takes no worker in before all are there. "
+                f"while {', '.join(missing)} didn't return: TensorFlow admits no worker before all are there. "
                 f"{_RESTART}"
             )
         for first, bundle in self._out.items():

@@ -69,7 +69,7 @@ def test_all_phases_get_the_same_on_any_replicas_and_microbatches(compile):
 
 
 def test_a_run_of_unknown_length_has_no_progress():
-    with pytest.raises(ConfigurationError, match=r"phase `recall` asks for `rng.progress`, .* `TrainStep\(..., steps="):
+    with pytest.raises(ConfigurationError, match=r"phase `recall` reads `rng.progress`, .* `TrainStep\(..., steps="):
         BUILT(assemble(Annealed, on_virtual_cpus(1)), steps=None)
 
 
