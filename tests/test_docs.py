@@ -27,6 +27,7 @@ LONG = {
     "seeing.md",
     "streams.md",
     "testing-your-step.md",
+    "upgrading.md",
     "use-a-run.md",
     "what-went-wrong.md",
     "your-own-architecture.md",

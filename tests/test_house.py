@@ -21,6 +21,7 @@ FLOORS = [
     ["core.metrics"],
     ["core.task"],
     ["core.layers", "core.weights", "core.cluster"],
+    ["core.workers"],
     ["core.distribution"],
     ["core.engine"],
     ["core.parallel"],

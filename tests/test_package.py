@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from setuptools.config.pyprojecttoml import read_configuration
 
 import core
@@ -22,10 +23,16 @@ def test_version_is_in_one_place():
 
 
 def test_changelog_ends_at_this_version():
-    headings = re.findall(r"^## (\S+)$", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    headings = re.findall(r"^## (\S+)(?: - \d{4}-\d\d-\d\d)?$", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
     released = [heading for heading in headings if heading != "Unreleased"]
     assert released[0] == core.__version__
     assert released == sorted(set(released), key=lambda x: [int(part) for part in x.split(".")], reverse=True)
+
+
+def test_old_name_of_a_package_warns():
+    with pytest.warns(FutureWarning, match=r"`core\.workers` is `core\.cluster` now"):
+        old = importlib.import_module("core.workers")
+    assert old.is_chief is importlib.import_module("core.cluster").is_chief
 
 
 def test_changelog_sends_readers_to_what_exists():

@@ -1,0 +1,9 @@
+"""Old name of `core.cluster`; it goes in 0.4."""
+
+import warnings
+
+from core.cluster import is_chief, joined, must_agree, naming_lost_peers
+
+__all__ = ["is_chief", "joined", "must_agree", "naming_lost_peers"]
+
+warnings.warn("`core.workers` is `core.cluster` now: import that, for 0.4 has no other.", FutureWarning, stacklevel=2)
