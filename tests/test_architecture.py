@@ -32,7 +32,10 @@ def pictured():
 
 def test_page_opens_with_the_engine_in_one_file_and_the_plain_step():
     blocks = [name for name in re.findall(r"(?:<!-- (.*) -->\n)?```", PAGE) if name]
-    assert blocks[:2] == ["from: examples/essence.py", "from: core/testing/plain.py"]  # `test_docs` compares the files
+    assert blocks[:2] == [
+        "part of: examples/essence.py",
+        "part of: core/testing/plain.py",
+    ]  # `test_docs` compares the files
 
 
 def test_the_picture_shows_every_room_and_no_other():

@@ -29,7 +29,7 @@ LONG = {
     "testing-your-step.md",
     "upgrading.md",
     "use-a-run.md",
-    "what-went-wrong.md",
+    "troubleshooting.md",
     "your-own-architecture.md",
     "your-own-step.md",
 }

@@ -9,8 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from core import errors
 from tests.commands import CHECKOUT
 from tests.pages import section
+from tests.trainers.test_messages import messages
+from trainers import configurables, hooks
+from trainers.gin_audit import registry
 
 NAV = (CHECKOUT / "mkdocs.yml").read_text().partition("\nnav:")[2]
 
@@ -77,3 +81,41 @@ def test_packages_with_public_names_are_in_the_reference():
     for path in [*CHECKOUT.glob("core/*/__init__.py"), *CHECKOUT.glob("models/*/__init__.py")]:
         if any(isinstance(node, ast.Assign) for node in ast.parse(path.read_text()).body):
             assert ".".join(path.parent.relative_to(CHECKOUT).parts) in PUBLIC
+
+
+def made(name):
+    """Returns a page of `docs/` as the site has it."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=name))
+    files = SimpleNamespace(get_file_from_path=lambda path: None)
+    return SITE.on_page_markdown((CHECKOUT / "docs" / name).read_text(), page, None, files)
+
+
+def test_each_error_that_the_code_makes_is_in_the_list_of_messages():
+    listed = SITE.maker("messages")
+    entries = {(entry.file, entry.line): entry for entry in listed.messages()}
+    assert len(entries) > 700
+    for file, line, code, text in messages():
+        if len(re.findall("[a-z]{2,}", text)) > 4:  # words of its own, not another error's
+            assert entries[file, line].code == code
+    assert listed.exit_codes() == {
+        name: kind.exit_code for name, kind in vars(errors).items() if "exit_code" in getattr(kind, "__dict__", ())
+    }
+    page = made("troubleshooting.md")
+    lines = re.findall(r"^\| .* \| \d+ \| .* \|$", page, re.MULTILINE)
+    assert len(lines) == len(list(listed.messages()))
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines), "a `|` isn't escaped"
+
+
+def test_each_configurable_is_in_the_list_of_bindings():
+    hooks.register()
+    page = made("bindings.md")
+    packages = (*(f"{package}." for package in configurables.__all__), "trainers.")
+    known = [name for name, found in registry.configurables().items() if found.module.startswith(packages)]
+    assert len(known) > 90
+    for selector in known:
+        name = selector.rpartition(".")[2]
+        assert f"\n### {name}\n" in page
+        for parameter, given in registry.signature(selector).parameters.items():
+            if parameter != "rng":
+                (line,) = re.findall(rf"^\| `{name}\.{parameter}` \|.*$", page, re.MULTILINE)
+                assert line.endswith("| required |") == (given.required or given.default is registry.MISSING)

@@ -6,7 +6,7 @@
 
 All batches have one shape, because another shape would need another traced program. So short sequences share a row:
 each goes into the row where it leaves the least space, the longest first (best fit). `document` numbers a row's
-sequences from 0 at each position, with -1 for padding. Tasks such as `TransformerTask` prevent attention between
+sequences from 0 at each position, with -1 for padding. Tasks such as `LanguageModel` prevent attention between
 documents. `weight` is 1 at sequences and 0 at padding.
 
 >>> from core.data.arrays import ArraySource

@@ -1,13 +1,16 @@
 """Makes the pages of the site that no file in `docs/` is: its front page and the reference.
 
 The front page is the README. The reference has a page for each package, with all that it exports, from docstrings and
-signatures as they stand in the code; none of it is imported for that.
+signatures as they stand in the code; none of it is imported for that. `<!-- made: NAME -->` in a page is replaced by
+what `NAME.py`, next to this file, makes from the code.
 """
 
 import ast
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what the reference has can be asked without it
@@ -36,7 +39,10 @@ REDIRECTS: dict[str, str] = {  # a page that went away: where its readers find t
     "never-lose-a-run.md": "checkpoints.md",
     "warm-starts.md": "use-a-run.md#warm-start-and-fine-tune",
     "scaling-model.md": "performance.md#a-model-of-scaling",
+    "what-went-wrong.md": "troubleshooting.md",
 }
+CONCEPTS = ("Task", "Update", "Compute", "Loss", "Rng", "Module", "Transform", "Source", "Hook", "Backend", "Exchange")
+MADE = re.compile(r"<!-- made: (\w+) -->")
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
@@ -72,7 +78,17 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
             return found[0] if files.get_file_from_path(path) else words
         return f"[{words}]({target.relative_to(folder if uri != 'index.md' else CHECKOUT / 'docs')}{anchor})"
 
-    return LINK.sub(led, markdown)
+    return LINK.sub(led, MADE.sub(lambda found: maker(found[1]).text(), markdown))
+
+
+def maker(name: str) -> ModuleType:
+    """Returns the module next to this file that makes a part of a page; `mkdocs` doesn't look for it here."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def on_post_build(config: "MkDocsConfig") -> None:
@@ -95,15 +111,13 @@ def redirect(new: str) -> str:
 
 def reference() -> Iterator[tuple[str, str]]:
     """Yields the pages of the reference: their names, and their texts as `mkdocstrings` reads them."""
-    index = [
-        "# Reference",
-        "",
-        "All that is public, by the package that exports it.",
-        "",
-        "| package | |",
-        "| --- | --- |",
-    ]
-    for name, (about, names) in public().items():
+    packages = public()
+    index = ["# API", "", "All public names, by concept and by package.", "", "| concept | |", "| --- | --- |"]
+    for concept in CONCEPTS:
+        name, place = next((name, names[concept]) for name, (_, names) in packages.items() if concept in names)
+        index.append(f"| [`{concept}`]({name}.md) | `{place}` |")
+    index += ["", "| package | |", "| --- | --- |"]
+    for name, (about, names) in packages.items():
         index.append(f"| [`{name}`]({name}.md) | {about} |")
         entries = [f"::: {place}" for place in names.values()]
         yield f"reference/{name}.md", "\n\n".join([f"# `{name}`", about, *entries]) + "\n"

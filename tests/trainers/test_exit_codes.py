@@ -131,7 +131,7 @@ def test_a_full_disk_does_not_mask_the_first_error(tmp_path):
     done = run_into_pipes(write_task(tmp_path, outside=HOOK.format(body=body)), HOOKED, cwd=tmp_path)
     assert done.returncode == 3, (done.returncode, done.stderr)
     first, second = done.stderr.strip().split("\n")
-    assert first == "error: the first See docs/what-went-wrong.md."
+    assert first == "error: the first See docs/troubleshooting.md#a-loss-that-isnt-finite."
     assert second.startswith("error, after that: `")
     assert "result.json` can't be written: File too large" in second
     assert not list((tmp_path / "runs" / "mine").glob("*.tmp"))
