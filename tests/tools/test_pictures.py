@@ -10,6 +10,7 @@ from tests.commands import CHECKOUT
 from tests.pages import blocks
 from tests.written_runs import write_run
 from tools.pictures.__main__ import main
+from tools.pictures.diagram import diagram
 from tools.pictures.draw import svg
 from tools.pictures.terminal import Screen
 
@@ -99,6 +100,36 @@ def test_link_out_of_a_picture_is_found(text):
     assert faults(f"<svg xmlns='{NAMESPACE}'><a clip-path='url(#b)'>runs/a, 1/2, s/step</a></svg>") == []
     text = text if text.startswith("<") else f"<text>{text}</text>"
     assert len(faults(f"<svg xmlns='{NAMESPACE}'>{text}</svg>")) == 1
+
+
+@pytest.mark.parametrize("name", ["step", "house"])
+def test_diagram_is_that_of_its_text(name):
+    text = (CHECKOUT / "tools" / "pictures" / f"{name}.txt").read_text()
+    same = (DOCS / "pictures" / f"{name}.svg").read_text() == diagram(text)
+    assert same, f"run `python -m tools.pictures`: `{name}.txt` has changed"
+
+
+def test_diagram_joins_one_box_with_all_and_equal_numbers_one_to_one():
+    drawn = diagram("A <title>\na\nb | c: more & less\nd | e\n= f")
+    assert faults(drawn) == []
+    arrows = [path for path in ElementTree.fromstring(drawn).iter(f"{{{NAMESPACE}}}path") if path.get("marker-end")]
+    assert len(arrows) == 4
+    assert "A &lt;title&gt;" in drawn
+    assert "more &amp; less" in drawn
+
+
+def test_text_wider_than_its_box_is_refused():
+    with pytest.raises(ValueError, match=f"`{'x' * 70}: ` is wider than its box of 360 pixels: shorten it"):
+        diagram(f"A title\n{'x' * 70} | b")
+
+
+def test_diagram_of_the_packages_names_those_that_exist():
+    boxes = (CHECKOUT / "tools" / "pictures" / "house.txt").read_text().splitlines()[1:]
+    for names in (part.partition(":")[0].strip(" =") for line in boxes for part in line.split("|")):
+        package, _, modules = names.partition(".")
+        for module in modules.split(", ") if modules else []:
+            folder = CHECKOUT / package / module
+            assert folder.is_dir() or folder.with_suffix(".py").is_file(), f"`{package}.{module}`"
 
 
 def test_pictures_of_a_page_are_made_by_its_commands(tmp_path, monkeypatch, capsys):

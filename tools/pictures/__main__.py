@@ -2,7 +2,7 @@
 
 A picture directly below a block of commands shows their result: the file of that name; an HTML page of that name in
 Chromium (`pip install -e '.[browser]'`, and Debian's Chromium); or else the terminal, at two thirds of its progress bar
-if it has one. All commands of a page run in order in one new folder.
+if it has one. All commands of a page run in order in one new folder. Texts in tools/pictures become diagrams.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.commands import CHECKOUT
 from tests.pages import bash, blocks, commands
+from tools.pictures.diagram import diagram
 from tools.pictures.draw import svg
 from tools.pictures.shots import shot
 from tools.pictures.terminal import Screen, shown
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 (flags.out / name).write_bytes(drawn)
                 print(f"{page.name}: {name}, {len(drawn) / 1000:.0f} kB", flush=True)
+    for source in [] if flags.pages else sorted(Path(__file__).parent.glob("*.txt")):
+        (flags.out / source.with_suffix(".svg").name).write_text(diagram(source.read_text()))
+        print(f"{source.name}: {source.stem}.svg", flush=True)
     return int(missing)
 
 
