@@ -18,23 +18,21 @@ import contextlib
 import functools
 import importlib
 import os
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from absl import flags as absl_flags
-from absl.flags import FlagValues
+from absl.flags import DEFINE_boolean, DEFINE_multi_string, DEFINE_string, FlagValues
 
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
 from core.signals import held_back
 from trainers.errors.exit_report import report
 from trainers.errors.packages import CHECKOUT, check_own_packages, import_packages
 from trainers.process.application import refuse, run_app, start_logging
-from trainers.process.flags import parse_flags
+from trainers.process.flags import FlagTable, define_table, parse_flags, refuse_address
 from trainers.process.signals import Preemption, without_wishes
-from trainers.process.tensorflow_import import only_what_is_used, without_collector
-from trainers.process.tensorflow_log import native_stderr_in
+from trainers.process.tensorflow import native_stderr_in, only_what_is_used, without_collector
 
 MODES = {
     "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
@@ -49,24 +47,15 @@ MODES = {
     "replay": "does the step of a `--capsule` again, and names what isn't finite first: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
-ONLY_IN = {  # the modes in which a flag has an effect
-    "allow_config_change": ("train",),
-    "restart_optimizer": ("train",),
-    "eager": ("train",),
-    "step": ("train",),
-    "kill_after_step": ("train",),
-    "timeout": ("evaluate_continuously",),
-    "samples": ("sample",),
-    "images": ("sample",),
-    "prompt": ("sample",),
-    "capsule": ("replay",),
-    "format": ("export",),
-    "weights": ("export",),
-    "export_dir": ("export",),
-    "checkpoint": ("evaluate", "sample", "export"),
-}
+DECLARING = ("train", "evaluate", "evaluate_continuously", "sample", "export", "replay")  # flags of their own
 HEARS = ("train", "evaluate_continuously", "tune")  # the modes that signals ask to leave, rather than end
-MOST_SAMPLES = 65_536
+FLAGS: FlagTable = {  # of all modes
+    "gin_file": (DEFINE_multi_string, [], "a configuration; later ones override earlier ones"),
+    "gin_param": (DEFINE_multi_string, [], "one binding more, as 'a.b=1'; overrides the files"),
+    "workdir": (DEFINE_string, None, "where the run is kept; runs/<name of the first gin file> if left out"),
+    "mode": (DEFINE_string, "train", "one of the modes above"),
+    "verbose": (DEFINE_boolean, False, "show tracebacks with errors"),
+}
 USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]
 
 Trains, evaluates and inspects what a gin file describes."""
@@ -85,60 +74,36 @@ def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong one."""
     flags = parse_flags(
         words,
-        _define,
+        functools.partial(define_table, table=FLAGS),
         usage=_usage(),
         hint=" A parameter is bound with `--gin_param`, as in `--gin_param='Trainer.steps=9'`.",
+        define_more=_define_flags_of_modes,
     )
-    if flags.mode == "replay" and not flags.capsule:
-        raise ConfigurationError(
-            "`--capsule` is missing: give the folder that the run has left, as "
-            "`--capsule=runs/digits_mlp/capsules/step-000000042`."
-        )
-    if flags.mode == "replay" and flags.workdir:
-        raise ConfigurationError("`--workdir` has no effect with `--mode=replay`, which writes nothing: leave it out.")
     if not flags.gin_file and flags.mode != "replay":
         raise ConfigurationError("`--gin_file` is missing: give one, as `--gin_file=configs/digits_mlp.gin`.")
     if flags.mode not in MODES:
         raise ConfigurationError(
             f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}"
         )
-    for name in ("workdir", "export_dir"):
-        folder = str(flags[name].value or "")
-        if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", folder):
-            raise ConfigurationError(
-                f"`--{name}` is {folder!r}: files are kept in a folder of this machine, and nothing is written to "
-                f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
-            )
-    for name, modes in ONLY_IN.items():
-        if flags[name].present and flags[name].value is not False and flags.mode not in modes:
+    refuse_address(flags, "workdir")
+    own = _flags_of(flags.mode) if flags.mode in DECLARING else None
+    known = {*FLAGS, *(own.FLAGS if own else ())}
+    for name in [name for name in flags if flags[name].present and flags[name].value is not False]:
+        if name not in known and any(name in _flags_of(mode).FLAGS for mode in DECLARING):
             raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: leave it out.")
-    if flags.checkpoint not in ("newest", "best") and not flags.checkpoint.isdecimal():
-        raise ConfigurationError(
-            f"`--checkpoint` is {flags.checkpoint!r}; give `newest`, `best`, or a step, as `--checkpoint=5000`."
-        )
-    if flags["samples"].present and flags.images:
-        raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
-    if flags.prompt and flags.images:
-        raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
-    if flags.mode == "export":
-        from trainers.export.asked import asked
-
-        asked(flags.format, flags.weights)
-    if flags.restart_optimizer and flags.eager:
-        raise ConfigurationError(
-            "`--restart_optimizer` has no effect with `--eager`, which saves nothing: leave it out."
-        )
-    if flags["step"].present and not flags.eager:
-        raise ConfigurationError("`--step` says which step `--eager` takes, and has no effect without it: give both.")
-    if flags["step"].present and flags.step < 0:
-        raise ConfigurationError(f"`--step` is {flags.step}; steps are counted from 0: give that of the step to take.")
-    if flags["timeout"].present and flags.timeout < 1:
-        raise ConfigurationError(f"`--timeout` is {flags.timeout}; it counts seconds: give 1 or more, or leave it out.")
-    if flags.samples < 1:
-        raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images or texts: give 1 or more.")
-    if flags.samples > MOST_SAMPLES:
-        raise ConfigurationError(f"`--samples` is {flags.samples}; give at most {MOST_SAMPLES} at a time.")
+    if own:
+        define_table(flags, own.FLAGS)
+        own.check(flags)
     return flags
+
+
+def _flags_of(mode: str) -> Any:
+    return importlib.import_module(f"trainers.modes.{mode}_flags")
+
+
+def _define_flags_of_modes(flag_values: FlagValues) -> None:
+    for mode in DECLARING:
+        define_table(flag_values, _flags_of(mode).FLAGS)
 
 
 def _usage() -> str:
@@ -146,32 +111,6 @@ def _usage() -> str:
     modes = "\n".join(f"  {name:<{width}}{text}" for name, text in MODES.items())
     exit_codes = "\n".join(f"  {code:<4}{text}" for code, text in EXIT_CODES.items())
     return f"{USAGE}\n\nmodes:\n{modes}\n\nexit codes:\n{exit_codes}"
-
-
-def _define(flag_values: FlagValues) -> None:
-    text = functools.partial(absl_flags.DEFINE_string, flag_values=flag_values)
-    texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
-    number = functools.partial(absl_flags.DEFINE_integer, flag_values=flag_values)
-    switch = functools.partial(absl_flags.DEFINE_boolean, flag_values=flag_values)
-    texts("gin_file", [], "a configuration; later ones override earlier ones")
-    texts("gin_param", [], "one binding more, as 'a.b=1'; overrides the files")
-    text("workdir", None, "where the run is kept; runs/<name of the first gin file> if left out")
-    text("mode", "train", "one of the modes above")
-    switch("allow_config_change", False, "go on in a workdir whose configuration was another")
-    switch("restart_optimizer", False, "go on from the newest checkpoint with fresh optimizers, once in a run")
-    switch("eager", False, "one step without tracing: print and breakpoints work in step functions")
-    switch("verbose", False, "show tracebacks with errors")
-    number("step", None, "with `--eager` that step, from the newest checkpoint at or before it; the first if left out")
-    number("kill_after_step", None, "rehearse a crash: SIGKILL the process after this step")
-    number("timeout", None, "seconds that `--mode=evaluate_continuously` waits for something new; by default any time")
-    number("samples", 64, "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)")
-    texts("prompt", [], "the beginning of a text for `--mode=sample` to go on from; may be given several times")
-    text("checkpoint", "newest", "which one evaluate, sample and export read: newest, best, or a step")
-    text("capsule", None, "the folder that a step which isn't finite has left, for `--mode=replay`")
-    text("format", "saved_model", "what `--mode=export` writes: saved_model, tflite, or both with a comma")
-    text("weights", "float32", "how an export keeps weights: float32, bfloat16 or int8")
-    text("export_dir", None, "where an export is put; `export/<step>` in the workdir if left out")
-    text("images", None, "a folder of images for `--mode=sample` to translate")
 
 
 def run(flags: FlagValues, *, ends_process: bool = False) -> int:
@@ -230,7 +169,7 @@ def _given(flags: FlagValues) -> tuple[list[str], Path]:
 
 def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
     """Returns where TensorFlow's own messages are kept: training makes the folder; who only looks writes nothing."""
-    if flags.eager or flags.mode == "replay":
+    if flags.mode == "replay" or (flags.mode == "train" and flags.eager):
         return None
     return workdir if flags.mode == "train" or workdir.is_dir() else None
 

@@ -24,7 +24,6 @@ from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import difference, identity, operative_text, read_identity
 from trainers.lifecycle.hang_exit import ending_where_set_up_hangs
 from trainers.lifecycle.start import Configured, Start, newest_checkpoint, record_failed_start
-from trainers.loop.run_hooks import KillAfter
 from trainers.loop.run_state import RunContext
 from trainers.options.checkpoints import chosen_checkpoint
 from trainers.options.deadlines import Limits
@@ -94,8 +93,6 @@ class Session:
             trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption, leave_capsule=leave_capsule)
         self._check_worker_strategy()
         self.configuration.check_consumed()
-        if self.flags.kill_after_step is not None:
-            trainer.hooks.append(KillAfter(self.flags.kill_after_step))
         return trainer
 
     def _check_worker_strategy(self) -> None:

@@ -15,8 +15,7 @@ from core.errors import ConfigurationError, PeerLostError, PreemptedError
 from tests.commands import CONFIGS, environment, refused
 from tests.trainers.trainer_lab import HELD_OUT, POINTS, make, train
 from trainers.evaluation.evaluator import Evaluator
-from trainers.modes.evaluate_continuously import BesideARun
-from trainers.modes.following import how_it_ended
+from trainers.modes.evaluate_continuously import BesideARun, how_it_ended
 from trainers.process.signals import Preemption
 from trainers.runs.read import read_run
 from trainers.workdir import Workdir

@@ -115,7 +115,15 @@ def test_value_follows_a_space_or_an_equals_sign():
     flags = parse(["--gin_file", "a", "--gin_file=b", "--gin_param", "c = 'd=e'", "-v", "-1"])
     assert flags.gin_file == ["a", "b"]
     assert flags.gin_param == ["c = 'd=e'"]
-    assert (flags.verbosity, flags.workdir, flags.mode, flags.samples) == (-1, None, "train", 64)
+    assert (flags.verbosity, flags.workdir, flags.mode) == (-1, None, "train")
+    assert parse([FILE, "--mode", "sample", "--checkpoint", "7"]).samples == 64
+
+
+def test_flags_of_other_modes_are_defined_only_if_one_is_given():
+    assert "samples" not in parse([FILE])
+    flags = parse([FILE, "--mode=sample", "--samples=3"])
+    assert flags.samples == 3
+    assert "capsule" in flags
 
 
 def test_switch_that_is_off_is_taken_in_any_mode():

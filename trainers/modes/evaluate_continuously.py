@@ -5,15 +5,17 @@ All that it knows lies in `evaluations.jsonl`: killed and started again, it eval
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from core.checkpoint import Manifest
+from core.checkpoint import DamagedError, Manifest, checkpoints_in, verified
 from core.cluster import joined
-from core.errors import CheckpointError, ConfigurationError, PeerLostError, PreemptedError
+from core.errors import EXIT_CODES, INTERRUPTED, CheckpointError, ConfigurationError, PeerLostError, PreemptedError
 from core.telemetry import Console, Telemetry, TensorBoard
 from trainers.lifecycle.hang_exit import ending_where_it_hangs
-from trainers.modes.following import NewCheckpoints, how_it_ended, is_there, what_it_waits_for
+from trainers.loop.run_parts import FINISHED
 from trainers.runs.evaluations_file import is_kept, keep
 from trainers.session import Session
+from trainers.workdir import Workdir, is_locked
 
 LOOK_SECONDS = 1.0  # between two looks at the folder
 
@@ -106,3 +108,69 @@ class BesideARun:
                 f"stopped by {self.session.preemption.name}; the figures of what was evaluated are in "
                 f"`{self.workdir.evaluations}`. Run the same command again to go on."
             )
+
+
+_GOES_ON = (PreemptedError.exit_code, PeerLostError.exit_code, INTERRUPTED)  # the same command is to be run again
+
+
+class NewCheckpoints:
+    """Finds the checkpoints of a run that nobody has dealt with, oldest first."""
+
+    def __init__(self, directory: Path, *, is_known: Callable[[Manifest], bool], warn: Callable[[str], None]):
+        self._directory, self._is_known, self._warn = directory, is_known, warn
+        self._done: set[tuple[int, int]] = set()  # by what the file system says of their folders
+
+    def next(self) -> Manifest | None:
+        """Returns one that is whole; one that is damaged is named, and passed over until another takes its place."""
+        for _, path in reversed(checkpoints_in(self._directory)):
+            folder = _folder(path)
+            if folder is None or folder in self._done:
+                continue
+            try:
+                manifest = verified(path)
+            except DamagedError as error:
+                if _folder(path) == folder:
+                    self._done.add(folder)
+                    self._warn(f"checkpoint `{path}` is damaged and was passed over: {error}.")
+                continue
+            if not self._is_known(manifest):
+                return manifest
+            self._done.add(folder)
+        return None
+
+
+def is_there(manifest: Manifest) -> bool:
+    """Says whether a checkpoint is still what lies there, whole."""
+    try:
+        return verified(manifest.path) == manifest
+    except DamagedError:
+        return False
+
+
+def how_it_ended(workdir: Workdir, steps: int) -> str | None:
+    """Says how a run of so many `steps` has ended; None where it goes on, or is to be started again."""
+    result = workdir.read_result()
+    if not result or is_locked(workdir.path / ".lock"):
+        return None
+    code, step, reason = result["exit_code"], result["step"], str(result.get("reason"))
+    if code in _GOES_ON or (reason == FINISHED and step < steps):  # the latter is being made longer
+        return None
+    return reason if code == 0 else f"exit code {code} ({EXIT_CODES.get(code, 'none of our exit codes')})"
+
+
+def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
+    """Says what there is to wait for, where the checkpoint of step `last` was the last one to come."""
+    if not (workdir.path / "run.json").exists():
+        return f"a run to begin in `{workdir.named}`"
+    result = workdir.read_result()
+    stopped = f"; the run has stopped ({EXIT_CODES.get(result['exit_code'])})" if result else ""
+    return f"{'the first checkpoint' if last is None else f'a checkpoint after that of step {last}'}{stopped}"
+
+
+def _folder(path: Path) -> tuple[int, int] | None:
+    """Returns what tells a folder from another one that takes its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns

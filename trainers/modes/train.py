@@ -3,6 +3,7 @@
 from trainers.errors.exit_report import after, exit_code_of, reason_of
 from trainers.lifecycle.start import record_failed_start
 from trainers.lifecycle.train_to_end import run_training
+from trainers.loop.run_hooks import KillAfter
 from trainers.session import Session
 
 
@@ -15,6 +16,8 @@ def run(session: Session) -> int:
     try:
         with session.preemption.obeyed():
             trainer = session.trainer()
+            if session.flags.kill_after_step is not None:
+                trainer.hooks.append(KillAfter(session.flags.kill_after_step))
             start = session.start(trainer)
     except BaseException as error:
         with after(error):

@@ -12,8 +12,9 @@ as often as it likes, and the flags of several commands:
 
 import collections
 import dataclasses
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,48 @@ from absl.flags import Flag, FlagValues
 from core.errors import ConfigurationError, did_you_mean
 from trainers.gin_audit.text_files import MOST_DEEP, read_text, reason
 
+COMMON = "every command"  # the heading of absl's help that flags of every command stand under
+FlagTable = Mapping[str, tuple[Callable[..., Any], Any, str]]  # by name: absl's `DEFINE_...`, the default, the help
+
+
+def define_table(flag_values: FlagValues, table: FlagTable) -> None:
+    """Defines the flags of a table that aren't defined yet."""
+    for name, (define, default, text) in table.items():
+        if name not in flag_values:
+            define(name, default, text, flag_values=flag_values)
+
 
 def parse_flags(
-    words: Sequence[str], define: Callable[[FlagValues], None], *, usage: str, hint: str = "", bare: str = ""
+    words: Sequence[str],
+    define: Callable[[FlagValues], None],
+    *,
+    usage: str,
+    hint: str = "",
+    bare: str = "",
+    define_more: Callable[[FlagValues], None] = lambda flag_values: None,
 ) -> FlagValues:
     """Returns the flags that a command line gives; raises a `ConfigurationError` for a mistake in it.
 
     `usage` heads the help, and `hint` is added to what is said of a flag that doesn't exist. `bare` names the flag that
-    a word without one gives a value to.
+    a word without one gives a value to. `define_more` defines flags that are needed seldom: for help, and as soon as a
+    name isn't known without them.
     """
     flag_values = FlagValues()
     define(flag_values)
-    _define_common_flags(flag_values, usage)
+    _define_common_flags(flag_values, usage, define_more)
     flag_values.mark_as_parsed()
-    _Reader(flag_values, hint, bare).read(words)
+    _Reader(flag_values, hint, bare, define_more).read(words)
     return flag_values
+
+
+def refuse_address(flags: FlagValues, name: str) -> None:
+    """Refuses an address of the network as the folder that the flag `name` gives."""
+    folder = str(flags[name].value or "")
+    if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", folder):
+        raise ConfigurationError(
+            f"`--{name}` is {folder!r}: files are kept in a folder of this machine, and nothing is written to "
+            f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +75,7 @@ class _Reader:
     flag_values: FlagValues
     hint: str
     bare: str
+    define_more: Callable[[FlagValues], None]
 
     def read(self, words: Sequence[str], files: tuple[Path, ...] = ()) -> None:
         """Reads a command line, or the lines of the last of `files`, which are open."""
@@ -74,6 +103,8 @@ class _Reader:
     def _find(self, word: str) -> Flag[Any]:
         """Returns the flag that `word` names."""
         name = word.removeprefix("-").removeprefix("-").partition("=")[0]
+        if name not in self.flag_values:
+            self.define_more(self.flag_values)
         if not word.startswith("-") or not name:
             known = f" Did you mean `--{word}`?" if name in self.flag_values else ""
             raise ConfigurationError(
@@ -118,25 +149,29 @@ class _Reader:
             raise ConfigurationError(f"in `{path}`: {error}") from None
 
 
-def _define_common_flags(flag_values: FlagValues, usage: str) -> None:
-    own = list(flag_values.flags_by_module_dict())
-
+def _define_common_flags(flag_values: FlagValues, usage: str, define_more: Callable[[FlagValues], None]) -> None:
     def show(module: str) -> str:
         return flag_values.module_help(module).strip().partition("\n")[2]  # absl's heading is the module's name
 
     def show_own() -> str:
+        define_more(flag_values)
+        own = [module for module in flag_values.flags_by_module_dict() if module != COMMON]
         return "\n".join([usage, "\nflags:", *map(show, own)])
 
     def show_short() -> str:
         return f"{show_own()}\n\nTry --helpfull for the flags that every command has (--flagfile, --verbosity)."
 
     def show_all() -> str:
-        return f"{show_own()}\n\nflags of every command:\n{show(__name__)}"
+        return f"{show_own()}\n\nflags of every command:\n{show(COMMON)}"
 
-    flags.DEFINE_flag(_HelpFlag("help", "show the help", show_short, short_name="h"), flag_values, __name__)
-    flags.DEFINE_flag(_HelpFlag("helpfull", "show the help with all flags", show_all), flag_values, __name__)
+    flags.DEFINE_flag(_HelpFlag("help", "show the help", show_short, short_name="h"), flag_values, COMMON)
+    flags.DEFINE_flag(_HelpFlag("helpfull", "show the help with all flags", show_all), flag_values, COMMON)
     flags.DEFINE_string(
-        "flagfile", None, "a file of flags, one a line; those behind it override it", flag_values=flag_values
+        "flagfile",
+        None,
+        "a file of flags, one a line; those behind it override it",
+        flag_values=flag_values,
+        module_name=COMMON,
     )
     flags.DEFINE_integer(
         "verbosity",
@@ -144,6 +179,7 @@ def _define_common_flags(flag_values: FlagValues, usage: str) -> None:
         "how much is logged on stderr: 1 debug, 0 info, -1 warnings, -2 errors",
         short_name="v",
         flag_values=flag_values,
+        module_name=COMMON,
     )
 
 

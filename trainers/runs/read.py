@@ -18,7 +18,7 @@ from core.telemetry.jsonl import CHECKPOINT
 from trainers.gin_audit.parse import read_all
 from trainers.gin_audit.statements import Macro, text
 from trainers.runs.figures import Curve
-from trainers.runs.lock import is_locked
+from trainers.workdir import is_locked
 
 SIGNS = (".lock", "run.json", "result.json", "metrics.jsonl")  # by one of which a folder is known for a run's
 RUNNING, FINISHED, STOPPED, FAILED, NEVER_BEGAN = "running", "finished", "stopped", "failed", "never began"

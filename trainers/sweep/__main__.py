@@ -78,7 +78,7 @@ def parse(words: Sequence[str]) -> Command:
     launch_words, main_words = _split(words[place + 1 :])
     main_flags = command.parse(main_words)
     if main_flags.mode != "train" or main_flags.eager:
-        given = "--eager" if main_flags.eager else f"--mode={main_flags.mode}"
+        given = f"--mode={main_flags.mode}" if main_flags.mode != "train" else "--eager"
         raise ConfigurationError(f"`{given}` has no effect in a sweep, whose runs train: leave it out.")
     overs = [parse_over(given) for given in flags.over]
     folder = Path(main_flags.workdir or Path("runs") / f"{Path(main_flags.gin_file[0]).stem}-sweep")

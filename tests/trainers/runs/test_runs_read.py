@@ -103,7 +103,7 @@ def test_a_process_that_can_not_be_asked_about_its_lock_is_believed(tmp_path, mo
     path = write_run(tmp_path / "a")
     inode = (path / ".lock").touch() or (path / ".lock").stat().st_ino
     locks = tmp_path / "locks"
-    monkeypatch.setattr("trainers.runs.lock.LOCKS", locks)
+    monkeypatch.setattr("trainers.workdir.LOCKS", locks)
     for line, state in [
         (f"1: FLOCK  ADVISORY  WRITE 0 08:02:{inode} 0 EOF\n", "running"),
         (

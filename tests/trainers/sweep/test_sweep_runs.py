@@ -10,8 +10,8 @@ import pytest
 
 from tests import ports
 from tests.commands import CONFIGS, environment, run
-from trainers.runs.lock import is_locked
 from trainers.runs.read import read_run
+from trainers.workdir import is_locked
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 

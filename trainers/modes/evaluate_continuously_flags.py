@@ -1,0 +1,19 @@
+"""Flags of `--mode=evaluate_continuously`."""
+
+from absl.flags import DEFINE_integer, FlagValues
+
+from core.errors import ConfigurationError
+
+FLAGS = {
+    "timeout": (
+        DEFINE_integer,
+        None,
+        "seconds that `--mode=evaluate_continuously` waits for something new; by default any time",
+    )
+}
+
+
+def check(flags: FlagValues) -> None:
+    """Refuses to wait for no time at all."""
+    if flags["timeout"].present and flags.timeout < 1:
+        raise ConfigurationError(f"`--timeout` is {flags.timeout}; it counts seconds: give 1 or more, or leave it out.")

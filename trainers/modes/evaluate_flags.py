@@ -1,0 +1,15 @@
+"""Flags of `--mode=evaluate`, which `sample` and `export` have, too."""
+
+from absl.flags import DEFINE_string, FlagValues
+
+from core.errors import ConfigurationError
+
+FLAGS = {"checkpoint": (DEFINE_string, "newest", "which one evaluate, sample and export read: newest, best, or a step")}
+
+
+def check(flags: FlagValues) -> None:
+    """Refuses checkpoints that no name is for."""
+    if flags.checkpoint not in ("newest", "best") and not flags.checkpoint.isdecimal():
+        raise ConfigurationError(
+            f"`--checkpoint` is {flags.checkpoint!r}; give `newest`, `best`, or a step, as `--checkpoint=5000`."
+        )

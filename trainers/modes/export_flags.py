@@ -1,0 +1,21 @@
+"""Flags of `--mode=export`."""
+
+from absl.flags import DEFINE_string, FlagValues
+
+from trainers.export.asked import asked
+from trainers.modes import evaluate_flags
+from trainers.process.flags import refuse_address
+
+FLAGS = {
+    "format": (DEFINE_string, "saved_model", "what `--mode=export` writes: saved_model, tflite, or both with a comma"),
+    "weights": (DEFINE_string, "float32", "how an export keeps weights: float32, bfloat16 or int8"),
+    "export_dir": (DEFINE_string, None, "where an export is put; `export/<step>` in the workdir if left out"),
+    **evaluate_flags.FLAGS,
+}
+
+
+def check(flags: FlagValues) -> None:
+    """Refuses formats and folders that there are none of."""
+    refuse_address(flags, "export_dir")
+    evaluate_flags.check(flags)
+    asked(flags.format, flags.weights)

@@ -1,0 +1,35 @@
+"""Flags of `--mode=sample`."""
+
+from absl.flags import DEFINE_integer, DEFINE_multi_string, DEFINE_string, FlagValues
+
+from core.errors import ConfigurationError
+from trainers.modes import evaluate_flags
+
+MOST_SAMPLES = 65_536
+FLAGS = {
+    "samples": (
+        DEFINE_integer,
+        64,
+        "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)",
+    ),
+    "prompt": (
+        DEFINE_multi_string,
+        [],
+        "the beginning of a text for `--mode=sample` to go on from; may be given several times",
+    ),
+    "images": (DEFINE_string, None, "a folder of images for `--mode=sample` to translate"),
+    **evaluate_flags.FLAGS,
+}
+
+
+def check(flags: FlagValues) -> None:
+    """Refuses values that mean nothing, and flags that leave others without effect."""
+    evaluate_flags.check(flags)
+    if flags["samples"].present and flags.images:
+        raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
+    if flags.prompt and flags.images:
+        raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
+    if flags.samples < 1:
+        raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images or texts: give 1 or more.")
+    if flags.samples > MOST_SAMPLES:
+        raise ConfigurationError(f"`--samples` is {flags.samples}; give at most {MOST_SAMPLES} at a time.")
