@@ -23,17 +23,56 @@ def bodies(op: Any) -> Iterator[Any]:
     """Yields the operations in a loop's body, a condition's branches or a called function, recursively."""
     if op.type.removeprefix("Stateless").removeprefix("Stateful") not in ("While", "If", "Case", "PartitionedCall"):
         return
+    for _, graph in functions_of(op):
+        for inner in graph.get_operations():
+            yield inner
+            yield from bodies(inner)
+
+
+def functions_of(op: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the names and graphs of the functions that `op` calls."""
     for attribute in op.node_def.attr.values():
         for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
             graph = getattr(op.graph._get_function(name), "graph", None)  # TensorFlow has no public function for this
-            for inner in graph.get_operations() if graph else ():
-                yield inner
-                yield from bodies(inner)
+            if graph is not None:
+                yield name, graph
+
+
+def graphs_of(graph: Any) -> Iterator[Any]:
+    """Yields a graph and those of the functions that it calls, each once, callers first."""
+    seen, ahead = set[str](), [graph]
+    while ahead:
+        here = ahead.pop(0)
+        yield here
+        for name, called in (each for op in here.get_operations() for each in functions_of(op)):
+            if name not in seen:
+                seen.add(name)
+                ahead.append(called)
+
+
+def ancestors(operations: Iterable[Any], *, control: bool = False) -> set[str]:
+    """Returns the names of the operations and of all that they depend on within their graph.
+
+    With `control`, an operation depends on its control inputs, too.
+    """
+    found, ahead = set[str](), list(operations)
+    while ahead:
+        op = ahead.pop()
+        if op.name not in found:
+            found.add(op.name)
+            ahead += [x.op for x in op.inputs]
+            ahead += op.control_inputs if control else ()
+    return found
+
+
+def captured(graph: Any) -> dict[int, tf.Tensor]:
+    """Returns a function graph's placeholders by the ids of the outer tensors or handles that they stand for."""
+    return {id(outer): inner for outer, inner in graph.captures}
 
 
 def frames(op: Any) -> list[Any]:
     """Returns the stack frames that made `op`, without TensorFlow's, the innermost first."""
-    return [frame for frame in reversed(list(op.traceback)) if not frame.filename.startswith(TENSORFLOW)]
+    return [frame for frame in reversed(list(op.traceback or ())) if not frame.filename.startswith(TENSORFLOW)]
 
 
 def line(op: Any) -> str:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.graphs import ancestors, captured
+
 
 class Ancestry(NamedTuple):
     """The inputs that one output is computed from."""
@@ -18,24 +20,13 @@ def ancestries(
 ) -> dict[str, Ancestry]:
     """Returns the dependencies by output of a concrete `function`, whose first inputs are the features `keys`."""
     features = {tensor.op.name: key for key, tensor in zip(keys, function.inputs, strict=False)}
-    by_handle = {id(variable.handle): variable for variable in variables}
-    read = {inner.op.name: by_handle[id(outer)] for outer, inner in function.graph.captures if id(outer) in by_handle}
+    inner = captured(function.graph)
+    read = {inner[id(x.handle)].op.name: x for x in variables if id(x.handle) in inner}
     found = {}
     for key, tensor in outputs.items():
-        names = ancestors(tensor)
+        names = ancestors([tensor.op])
         found[key] = Ancestry(
             frozenset(feature for name, feature in features.items() if name in names),
             tuple(variable for name, variable in read.items() if name in names),
         )
-    return found
-
-
-def ancestors(tensor: tf.Tensor) -> set[str]:
-    """Returns the names of all operations that `tensor` depends on."""
-    found, waiting = set[str](), [tensor.op]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in found:
-            found.add(op.name)
-            waiting += [x.op for x in op.inputs]
     return found

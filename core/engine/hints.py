@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.engine.dataflow import ancestors
-from core.graphs import bodies, is_own, line, maker, sigmoid_logits
+from core.graphs import ancestors, bodies, is_own, line, maker, sigmoid_logits
 from core.random import Drawn
 
 _CROSS_ENTROPIES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
@@ -34,7 +33,7 @@ def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
 
 def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.TensorSpec], who: str) -> Iterator[str]:
     """Yields a warning where the step's own code computes a float32 batch's loss in another type."""
-    meant, needed = {spec.dtype for spec in given.values()}, ancestors(loss)
+    meant, needed = {spec.dtype for spec in given.values()}, ancestors([loss.op])
     hanging, told = set[str](), set[tf.DType]()
     for op in operations:
         if op.type == "Placeholder" or any(x.op.name in hanging for x in op.inputs):

@@ -17,6 +17,7 @@ from core.engine.draws import draws_twice, folds_for_nothing
 from core.engine.hints import Python, detours, fixed_draws, owner, squashed_twice
 from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
+from core.graphs import functions_of, graphs_of
 from core.layers.dropout import noticing_calls
 from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
@@ -223,22 +224,12 @@ def _trace(
 
 def _convolutions(function: Any) -> tuple[bool, bool]:
     """Says whether a traced function or its callees contain a convolution, and whether one of their loops does."""
-    graph = function.graph.as_graph_def()
-    library = {called.signature.name: called.node_def for called in graph.library.function}
-    everywhere = [graph.node, *library.values()]
-    bodies = {node.attr["body"].func.name for nodes in everywhere for node in nodes if "body" in node.attr}
-    within, found = list(bodies), set[str]()
-    while within:
-        if (name := within.pop()) in library and name not in found:
-            found.add(name)
-            within += [named for node in library[name] for named in _called(node)]
-    convolving = [any(_CONVOLUTION.match(node.op) for node in nodes) for nodes in everywhere]
-    return any(convolving), any(_CONVOLUTION.match(node.op) for name in found for node in library[name])
 
+    def convolves(graph: Any) -> bool:
+        return any(_CONVOLUTION.match(op.type) for each in graphs_of(graph) for op in each.get_operations())
 
-def _called(node: Any) -> list[str]:
-    """Lists the functions that a node may call."""
-    return [node.op, *(value.func.name for value in node.attr.values())]
+    loops = (op for graph in graphs_of(function.graph) for op in graph.get_operations() if "body" in op.node_def.attr)
+    return convolves(function.graph), any(convolves(body) for op in loops for _, body in functions_of(op))
 
 
 class _Mixing:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from core.errors import ConfigurationError
-from core.graphs import everything, line
+from core.graphs import captured, everything, line
 
 _WRITES = re.compile(
     r"Assign|Resource(?!Gather)|LookupTable(Insert|Import|Remove)|(Barrier|Stack|Queue).*(Insert|Push|Pop|Enqueue|Dequeue)"
@@ -122,7 +122,8 @@ def _written(op: Any, held: Mapping[int, str]) -> str:
 
 def _inner(graph: Any, variable: tf.Variable) -> str | None:
     """Returns the name of a graph's placeholder for an outer variable."""
-    return next((inner.op.name for outer, inner in graph.captures if outer is variable.handle), None)
+    inner = captured(graph).get(id(variable.handle))
+    return None if inner is None else inner.op.name
 
 
 def _read_at(graph: Any, variable: tf.Variable) -> str:

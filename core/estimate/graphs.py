@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.ops import cond_v2, while_v2
 
+from core.graphs import ancestors, functions_of
+
 _KEPT, _NEEDED = "_functions_that_it_calls", "_operations_that_are_needed"
 _LOOPS = ("While", "StatelessWhile")
 CHOICES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -41,9 +43,7 @@ def _called_by(op: tf.Operation) -> list[Called]:
     if op.type in CHOICES:
         return [Called(graph, 1, 1) for graph in cond_v2.get_func_graphs(op)]
     if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-        function = op.graph._get_function(op.get_attr("f").name)
-        graph = getattr(function, "graph", None)
-        return [Called(graph, 0, 1)] if graph is not None else []
+        return [Called(graph, 0, 1) for _, graph in functions_of(op)]
     return []
 
 
@@ -112,12 +112,7 @@ def needed(graph: Any) -> list[tf.Operation]:
         ops = graph.get_operations()
         ahead = [op for op in ops if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder"]
         ahead += [x.op for x in graph.outputs]
-        found = set[str]()
-        while ahead:
-            op = ahead.pop()
-            if op.name not in found:
-                found.add(op.name)
-                ahead += [*(x.op for x in op.inputs), *op.control_inputs]
+        found = ancestors(ahead, control=True)
         setattr(graph, _NEEDED, [op for op in ops if op.name in found])
     kept: list[tf.Operation] = getattr(graph, _NEEDED)
     return kept

@@ -18,6 +18,7 @@ from core.estimate.graphs import called_by, is_loop, needed, writes
 from core.estimate.memory import bytes_of
 from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
 from core.estimate.sharding import Axes, Sharding, whole
+from core.graphs import captured
 from core.parallel.mesh.layouts import WHOLE
 
 ADDED, JOINED = "all-reduce", "all-gather"
@@ -65,9 +66,9 @@ class Spread:
     def follow(self, chunk: Any, batch_axis: str) -> None:
         """Goes through a traced chunk of steps, and counts one of them."""
         graph = chunk.graph
-        for outer, inner in graph.captures:
-            if id(outer) in self._variable_of:
-                self._variables[id(graph), inner.name] = self._variable_of[id(outer)]
+        for handle, inner in captured(graph).items():
+            if handle in self._variable_of:
+                self._variables[id(graph), inner.name] = self._variable_of[handle]
         for x in graph.inputs:
             if x.dtype != tf.resource and (x.shape.rank or 0) >= 3:  # [steps, microbatches, rows, ...]
                 rest = (WHOLE,) * (x.shape.rank - 3)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from core.engine.dataflow import ancestors
-from core.graphs import bodies, is_own, line
+from core.graphs import ancestors, bodies, is_own, line
 from core.task import Batch, Task
 from core.testing.traced import Step, steps
 
@@ -33,7 +32,7 @@ def check_float32(step: Step, except_for: Sequence[str]) -> None:
             f"variable `{path}` is {variable.dtype.name}. {DETOURS[variable.dtype]}: make it of float32 values "
             "(`tf.Variable(tf.cast(x, tf.float32))`)."
         )
-    needed = ancestors(step.loss.per_example)
+    needed = ancestors([step.loss.per_example.op])
     for op in step.operations:
         if op.name not in needed or not step.sources[op.name]:  # constants, positions
             continue

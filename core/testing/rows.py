@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from core.engine.dataflow import ancestors
-from core.graphs import is_own, line
+from core.graphs import ancestors, is_own, line
 from core.metrics import State
 from core.task import Batch, Loss, Task
 from core.testing import operations
@@ -52,7 +51,7 @@ def _reads_rows(step: Step) -> bool:
     """Says whether the loss is computed from the batch or from its rows' noise, unlike a penalty on weights."""
     if step.sources[step.loss.per_example.op.name] - {operations.VARIABLE}:
         return True
-    needed = ancestors(step.loss.per_example)
+    needed = ancestors([step.loss.per_example.op])
     return any(_over_rows(step, draw.op) and draw.op.name in needed for draw in step.draws)
 
 
@@ -90,7 +89,7 @@ def _draws_partners(step: Step) -> bool:
     """Says whether rows are paired at random, as in mixup: random numbers for all rows select which to gather."""
     shared = {draw.op.name for draw in step.draws if _over_rows(step, draw.op) and not _by_rows(draw.op)}
     gathers = [op for op in step.operations if op.type in ("GatherV2", "GatherNd")]
-    return any(shared & ancestors(op.inputs[1]) for op in gathers)
+    return any(shared & ancestors([op.inputs[1].op]) for op in gathers)
 
 
 def _reason(step: Step) -> str:
@@ -150,9 +149,9 @@ def _check_moves(step: Step) -> str | None:
 
 def _reduced(step: Step) -> str:
     """Names the line that reduces over the rows, if one leads to the loss."""
-    needed = ancestors(step.loss.per_example)
+    needed = ancestors([step.loss.per_example.op])
     if step.loss.weight is not None:
-        needed |= ancestors(step.loss.weight)
+        needed |= ancestors([step.loss.weight.op])
     for op in operations.reductions(step.operations, step.rows):
         if op.name in needed and is_own(op):
             return f" {line(op)}"

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
-from core.parallel.mesh.unsafe_ops import graphs_of
+from core.graphs import ancestors, graphs_of
 
 _MOST_JOINED = "DTENSOR_ALLREDUCE_COMBINE_OPTIMIZATION_GROUP_SIZE"
 
@@ -44,25 +44,14 @@ def _hangs_on_order(graph: Any) -> bool:
             for handles, written in ((reads, False), (writes, True)):
                 for handle in handles:
                     users.setdefault(id(handle), []).append((op, written))
-    behind: dict[tf.Operation, set[tf.Operation]] = {}
+    behind: dict[tf.Operation, set[str]] = {}  # the names of the operations that its value depends on
     for found in users.values():
         for i, (later, written) in enumerate(found):
             for earlier, written_before in found[:i]:
                 # A read waits for nothing, so nothing that comes after it can overtake it.
                 if written_before or (written and earlier.type != "ReadVariableOp"):
                     if later not in behind:
-                        behind[later] = _behind(later)
-                    if earlier not in behind[later]:
+                        behind[later] = ancestors(value.op for value in later.inputs)
+                    if earlier.name not in behind[later]:
                         return True
     return False
-
-
-def _behind(op: tf.Operation) -> set[tf.Operation]:
-    """Returns the operations whose values those of `op` depend on."""
-    found, ahead = set[tf.Operation](), [op]
-    while ahead:
-        for value in ahead.pop().inputs:
-            if value.op not in found:
-                found.add(value.op)
-                ahead.append(value.op)
-    return found

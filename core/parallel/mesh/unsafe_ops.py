@@ -15,11 +15,12 @@ import tensorflow as tf
 
 import core
 from core.errors import ConfigurationError
+from core.graphs import frames, graphs_of
 
 _CHECKOUT = Path(core.__file__).parent.parent
 _OWN = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("core", "models", "trainers"))
 _ENGINE = f"{_CHECKOUT / 'core' / 'engine'}{os.sep}"
-_BETWEEN = (*(f"{Path(package.__file__).parent}{os.sep}" for package in (tf, gin)), "<")  # library frames
+_BETWEEN = (f"{Path(gin.__file__).parent}{os.sep}", "<")  # library frames
 _DRAWS = ("StatelessRandom", "StatelessTruncated", "StatelessParameterized", "StatelessMultinomial", "StatelessShuffle",
           "Random", "TruncatedNormal", "Multinomial", "Stateful")  # fmt: skip
 _NOISE = re.compile(r"^.*?:\d+:\d+: (error: )?| Please file a feature request.*|\.? ?\(component id: \d+\)")
@@ -46,8 +47,8 @@ def explained(error: tf.errors.OpError, function: Any) -> ConfigurationError:
     named = re.match(r"'tf\.(\w+)' op", first)
     # DTensor doesn't know lines; with several such operations, the first one is reported.
     op = next((op for op in _operations(function) if named and op.type == named[1]), None)
-    frames = _frames(op) if op is not None else []
-    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    made_by = _frames(op) if op is not None else []
+    users = [frame for frame in made_by if not frame.filename.startswith(_OWN)]
     at = f" (the first such one is at {_line(users[-1])})" if users else ""
     return ConfigurationError(
         f"this step can't be laid out on the mesh: {first}{at}. Use other operations, keep its inputs whole "
@@ -162,39 +163,25 @@ _RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (
 )
 
 
-def graphs_of(graph: Any) -> Iterator[Any]:
-    """Yields a graph and those of the functions that it calls, each once."""
-    seen, ahead = set[str](), [graph]
-    while ahead:
-        here = ahead.pop(0)  # forward functions before their gradients, which come from another line
-        yield here
-        for op in here.get_operations():
-            for value in op.node_def.attr.values():
-                for name in [value.func.name, *(f.name for f in value.list.func)]:
-                    called = here._get_function(name) if name and name not in seen else None
-                    seen.add(name)
-                    if called is not None:
-                        ahead.append(called.graph)
-
-
 def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
     """Returns an error that names the user's line of an operation; or the project's function, and its caller."""
-    frames = _frames(op)
-    if not frames:
+    made_by = _frames(op)
+    if not made_by:
         return ConfigurationError(f"the operation `{op.name}`: {what}: {instead}.")
-    if not frames[-1].filename.startswith(_OWN):
-        return ConfigurationError(f"{_line(frames[-1])}: {what}: {instead}.")
+    if not made_by[-1].filename.startswith(_OWN):
+        return ConfigurationError(f"{_line(made_by[-1])}: {what}: {instead}.")
     # Frames below the engine belong to the trainer's caller: only later ones are a step's own.
-    engine = max((i for i, frame in enumerate(frames) if frame.filename.startswith(_ENGINE)), default=-1)
-    users = [i for i, frame in enumerate(frames) if i > engine and not frame.filename.startswith(_OWN)]
-    called = f", called at {_line(frames[users[-1]])}" if users else ""
-    ours = frames[users[-1] + 1] if users else frames[-1]
+    engine = max((i for i, frame in enumerate(made_by) if frame.filename.startswith(_ENGINE)), default=-1)
+    users = [i for i, frame in enumerate(made_by) if i > engine and not frame.filename.startswith(_OWN)]
+    called = f", called at {_line(made_by[users[-1]])}" if users else ""
+    ours = made_by[users[-1] + 1] if users else made_by[-1]
     package = ".".join(Path(ours.filename).relative_to(_CHECKOUT).with_suffix("").parts[:2])
     return ConfigurationError(f"`{ours.name}` of `{package}`{called}: {what}: leave it out, or train on replicas.")
 
 
 def _frames(op: tf.Operation) -> list[Any]:
-    return [frame for frame in op.traceback or () if not frame.filename.startswith(_BETWEEN)]
+    """Returns the frames that made `op`, the innermost last."""
+    return [frame for frame in frames(op)[::-1] if not frame.filename.startswith(_BETWEEN)]
 
 
 def _line(frame: Any) -> str:
