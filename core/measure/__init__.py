@@ -1,9 +1,16 @@
 """Measurements of a training step: programs without one part of it, timed alternately."""
 
-from core.measure.clock import fractions, side_by_side
+from core.measure.clock import fractions, medians, rounds
 from core.measure.memory import peak_memory, reset_peak_memory
-from core.measure.programs import Program, Whole, backward_program, collective_programs, forward_program, turns_program
-from core.measure.turns import TurnsExchange
+from core.measure.programs import (
+    Program,
+    TurnsExchange,
+    Whole,
+    backward_program,
+    collective_programs,
+    forward_program,
+    turns_program,
+)
 
 __all__ = [
     "Program",
@@ -13,8 +20,9 @@ __all__ = [
     "collective_programs",
     "forward_program",
     "fractions",
+    "medians",
     "peak_memory",
     "reset_peak_memory",
-    "side_by_side",
+    "rounds",
     "turns_program",
 ]

@@ -4,10 +4,10 @@ Each choice takes steps of the first chunk, in turns; then all variables are giv
 trained by it. The choice is in the workdir before the first step, and a run that goes on takes the same program.
 """
 
+import functools
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from core.cluster import is_chief
 from core.disk import write_whole
 from core.engine import ALL_WELL, TrainStep
 from core.machine import processor, usable_cores
+from core.measure.clock import Round, medians, rounds
 from trainers.errors.xla import refused_by_xla
 from trainers.loop.run_state import RunContext, RunState
 from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, compile_words, what_to_compile
@@ -60,7 +61,7 @@ class Choosing:
 
     def choose(self, stacked: Any) -> Program:
         """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
-        remembered = self._of_chief(self._kept.here)
+        remembered = self._of_chief(self._kept.here() if is_chief() else None)
         if remembered is not None:
             try:
                 program = self._made(remembered, stacked, 0)
@@ -85,7 +86,7 @@ class Choosing:
 
     def again(self) -> Program:
         """Returns the program that the run has taken, wherever it was chosen; nothing is measured, nothing written."""
-        words = self._of_chief(self._kept.anywhere)
+        words = self._of_chief(self._kept.anywhere() if is_chief() else None)
         self._train_step.compile(what_to_compile(words or OFF))
         return self._make_program()
 
@@ -96,7 +97,7 @@ class Choosing:
         self._look()
         for words in self._others():
             making = self._clock()
-            if self._agreed(making - began + last > MAKING_SECONDS):
+            if self._of_chief(bool(making - began + last > MAKING_SECONDS)):
                 refused[_said(words)] = "programs take too long to make"
                 continue
             self._alive()
@@ -113,7 +114,7 @@ class Choosing:
             self._look()
         seconds = self._timed(programs, stacked)
         best = min(seconds, key=lambda name: seconds[name] * (1.0 if name == OFF else ENOUGH), default=OFF)
-        chosen = programs[self._agreement.first_text(best if is_chief() else None) or OFF]
+        chosen = programs[self._of_chief(best)]
         if is_chief():
             self._kept.write(chosen.compile, seconds, refused)
         told = ", ".join(f"{name} {1e3 * x:.3g} ms" for name, x in seconds.items()) or "a step wasn't finite"
@@ -149,22 +150,22 @@ class Choosing:
             fine = int(self._state.progress.bad_step) == ALL_WELL  # waits for the steps
             return (self._clock() - began) / count if fine else math.nan
 
-        found: dict[str, list[float]] = {name: [] for name in programs}
         once = [call(choice.program, unit) for choice in programs.values()]
         if any(map(math.isnan, once)):
             return {}
-        rounds = max(1, int(CALL_SECONDS / max(unit * min(once), 1e-6)))
-        count = self._agreed_count(min(steps, unit * rounds))
+        units = max(1, int(CALL_SECONDS / max(unit * min(once), 1e-6)))
+        count = self._of_chief(min(steps, unit * units))
         began = self._clock()
-        for turn in range(MOST_ROUNDS):
+
+        def enough(found: Sequence[Round]) -> bool:
             self._look()
-            names = list(programs)[:: 1 if turn % 2 == 0 else -1]
-            for name in names:
-                found[name].append(call(programs[name].program, count))
-            if self._agreed(turn + 1 >= LEAST_ROUNDS and self._clock() - began > MEASURING_SECONDS):
-                break
-        fine = not any(math.isnan(x) for seconds in found.values() for x in seconds)
-        return {name: statistics.median(seconds) for name, seconds in found.items()} if fine else {}
+            over = self._clock() - began > MEASURING_SECONDS
+            return bool(self._of_chief(bool(len(found) >= LEAST_ROUNDS and over)))
+
+        self._look()
+        runs = {name: functools.partial(call, choice.program, count) for name, choice in programs.items()}
+        found = rounds(runs, most=MOST_ROUNDS, enough=enough)
+        return {} if any(math.isnan(x) for seconds in found for x in seconds.values()) else medians(found)
 
     def _place(self, *place: int) -> Any:
         return self._train_step.backend.handed(tf.constant(place, tf.int64))
@@ -173,18 +174,9 @@ class Choosing:
         """Returns what a variable is on each replica of this process."""
         return self._train_step.exchange.strategy.experimental_local_results(variable)
 
-    def _agreed(self, own: bool) -> bool:
-        """Returns what the chief says, whose clock counts for all."""
-        return self._agreement.first_text(str(own) if is_chief() else None) == "True"
-
-    def _of_chief(self, read: Callable[[], Compile | None]) -> Compile | None:
-        """Returns the choice that the chief reads, if it finds one: it counts for all."""
-        found = read() if is_chief() else None
-        text = self._agreement.first_text(None if found is None else json.dumps(found))
-        return json.loads(text) if text else None
-
-    def _agreed_count(self, own: int) -> int:
-        return int(self._agreement.first_text(str(own) if is_chief() else None) or 1)
+    def _of_chief(self, own: Any) -> Any:
+        """Returns what the chief has from its files or clock, which counts for all."""
+        return json.loads(self._agreement.first_text(json.dumps(own) if is_chief() else None) or "null")
 
 
 def _said(words: Compile) -> str:

@@ -5,18 +5,19 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+from core.cluster import joined
 from core.disk import unfinished_folder
+from core.distribution import Agreement
 from core.engine import ALL_WELL
 from core.measure import Program
 from trainers.errors.tensorflow import explained, repeatable_or_refused
 from trainers.errors.xla import compiled_or_refused
 from trainers.loop.bad_step import explain_bad_step
-from trainers.performance.worker_agreement import agreed
 from trainers.session import Session
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
@@ -109,3 +110,36 @@ def divisor(number: int, *, most: int) -> int:
     (25, 1)
     """
     return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
+
+
+NUMBERS_A_TEXT = 32  # of 512 bytes
+
+
+def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
+    """Returns the chief's numbers, to nine digits; every worker calls it with as many."""
+    found = list[float]()
+    for first in range(0, len(numbers), NUMBERS_A_TEXT):
+        text = " ".join(f"{x:.9g}" for x in numbers[first : first + NUMBERS_A_TEXT])
+        found += map(float, (agreement.first_text(text) or "").split())
+    return found
+
+
+def of_each_replica(numbers: Sequence[float], agreement: Agreement) -> list[float]:
+    """Returns of each replica the number that its own worker has for it."""
+    own = _own(len(numbers))
+    texts = [agreement.first_text(f"{x:.9g}" if i in own else None) for i, x in enumerate(numbers)]
+    return [float(text or "nan") for text in texts]
+
+
+def later_elsewhere(alone: Sequence[float]) -> float:
+    """Returns by how much the slowest of all replicas is later than the slowest of this process."""
+    return max(alone, default=0.0) - max((alone[i] for i in _own(len(alone))), default=0.0)
+
+
+def _own(replicas: int) -> range:
+    """Returns which of all replicas are of this process."""
+    membership = joined()
+    if membership is None:
+        return range(replicas)
+    cluster = membership.cluster
+    return range(replicas * cluster.index // cluster.size, replicas * (cluster.index + 1) // cluster.size)

@@ -154,7 +154,7 @@ def test_memory_that_was_given_back_is_forgotten():
 
 def test_fractions_are_relative_to_the_interleaved_run():
     speed = iter([1.0, 1.0, 10.0, 10.0, 2.0, 2.0])  # of a machine that is busy in the second round
-    whole, parts = fractions({"part": lambda: next(speed), "all": lambda: 3 * next(speed)}, of="all", rounds=3)
+    whole, parts = fractions({"part": lambda: next(speed), "all": lambda: 3 * next(speed)}, of="all", most=3)
     assert (whole, parts) == (6.0, {"part": pytest.approx(1 / 3), "all": 1.0})
 
 

@@ -18,8 +18,7 @@ from core.measure import (
 from core.telemetry import JsonLines, Telemetry, TensorBoard
 from trainers.loop.run_hooks import CheckReplicas, Evaluate, LogMetrics, SaveCheckpoint
 from trainers.performance.diagnose.times import Measured, Times, split
-from trainers.performance.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal
-from trainers.performance.worker_agreement import later_elsewhere, of_each_replica
+from trainers.performance.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal, later_elsewhere, of_each_replica
 from trainers.trainer import Trainer
 
 TIMED_SECONDS, ROUNDS = 0.1, 7  # of one call, and how often each program has its turn
@@ -49,7 +48,7 @@ class Bench(Rehearsal):
         sent = collective_programs(pieces)
         runs = {**programs, **sent, "whole": self._whole}
         launched = functools.partial(self._seconds, self._whole, 0)
-        _, found = fractions({"launch": launched, **self._timed(runs)}, of="whole", rounds=ROUNDS)
+        _, found = fractions({"launch": launched, **self._timed(runs)}, of="whole", most=ROUNDS)
         alone = self._alone(pieces) if pieces.step.exchange.replicas > 1 else []
         real, waited, synthetic = self.training()
         self.refuse_bad_step()
@@ -81,7 +80,7 @@ class Bench(Rehearsal):
             waits.append(waited / step)
             return step
 
-        step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", rounds=STRETCHES)
+        step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", most=STRETCHES)
         # Steps on one batch aren't slower than the same with input: a machine that says so was busy just then.
         return step, step * statistics.median(waits), step * min(found["synthetic"], 1.0)
 

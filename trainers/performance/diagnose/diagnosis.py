@@ -20,8 +20,7 @@ from trainers.performance.diagnose.points import Point, Scale, measured, scales
 from trainers.performance.diagnose.remedies import Remedy, Tried
 from trainers.performance.diagnose.tell import as_json, crossing_table, parts_table, scaling_table, tried_text
 from trainers.performance.diagnose.verdict import Case, Verdict
-from trainers.performance.rehearsal import divisor
-from trainers.performance.worker_agreement import agreed
+from trainers.performance.rehearsal import agreed, divisor
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import json_text
@@ -120,7 +119,7 @@ class Diagnosis:
         size, least = settings.global_batch_size, settings.microbatches * len(self.devices)
         other = size // 4 if size % (4 * least) == 0 else 4 * size
         passes = {"here": self.bench.passes(), "there": self._other(global_batch_size=other).passes()}
-        _, found = fractions(passes, of="here", rounds=ROUNDS)
+        _, found = fractions(passes, of="here", most=ROUNDS)
         fixed = (found["there"] * size - other) / (size - other)  # of a line through both, where it has no examples
         return agreed([min(max(fixed, 0.0), 1.0)], self.bench.trainer.agreement)[0]
 
@@ -132,7 +131,7 @@ class Diagnosis:
             step += before.times.hooks[interval] * (bench.hooks()[interval] / self.bench.hooks()[interval] - 1.0)
         else:
             steps = {"before": lambda: self.bench.real()[0], "after": lambda: bench.real()[0]}
-            step += before.times.real * (fractions(steps, of="before", rounds=STRETCHES)[1]["after"] - 1.0)
+            step += before.times.real * (fractions(steps, of="before", most=STRETCHES)[1]["after"] - 1.0)
         return Tried(remedy, before.examples_per_second, bench.trainer.settings.global_batch_size / step)
 
     def _other(self, devices: Sequence[str] = (), **settings: Any) -> Bench:

@@ -1,12 +1,11 @@
 """Which of two is faster, on a machine that has other things to do as well: pairs of turns, and what they differ by."""
 
 import dataclasses
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from core.measure import side_by_side
+from core.measure.clock import Round, rounds
 
 PAIRS, FEWEST = 7, 3
 SECONDS = 12.0  # of all pairs; the fewest are measured in any case
@@ -53,11 +52,13 @@ def contest(
     >>> outcome.times_as_fast, outcome.faster
     (2.0, True)
     """
-    began, found = clock(), list[tuple[float, float]]()
-    for seconds in itertools.islice(side_by_side({"before": before, "after": after}), PAIRS):
-        one, other, spent = agree([seconds["before"], seconds["after"], clock() - began])
-        found.append((one, other))
-        ratios = [a / b for a, b in found]
-        if len(found) >= FEWEST and (spent > SECONDS or max(ratios) < CLEARLY_SLOWER):
-            break
-    return Outcome(ratios, statistics.median(other for _, other in found))
+    began, ratios, seconds = clock(), list[float](), list[float]()
+
+    def enough(found: Sequence[Round]) -> bool:
+        one, other, spent = agree([found[-1]["before"], found[-1]["after"], clock() - began])
+        ratios.append(one / other)
+        seconds.append(other)
+        return len(ratios) >= FEWEST and (spent > SECONDS or max(ratios) < CLEARLY_SLOWER)
+
+    rounds({"before": before, "after": after}, most=PAIRS, enough=enough)
+    return Outcome(ratios, statistics.median(seconds))

@@ -5,9 +5,8 @@ import math
 from collections.abc import Mapping
 
 from core.task import Compute, Update
-from trainers.performance.rehearsal import Rehearsal, divisor
+from trainers.performance.rehearsal import Rehearsal, agreed, divisor
 from trainers.performance.tune.proposals import Case
-from trainers.performance.worker_agreement import agreed
 
 TURN_SECONDS, PATIENCE_SECONDS = 0.25, 2.0  # of a stretch of training by real input, and the most
 MOST_STEPS, COMPARED_SECONDS = 10, 2.0  # whose figures are compared: after more, last bits may have grown
