@@ -23,7 +23,7 @@ from benchmarks import pages
 from benchmarks.machine import machine
 from benchmarks.pairs import interleaved, ratio
 from core.layers import Conv2D
-from core.layers.conv_gradients import convolve_image
+from core.layers.conv import convolve_image
 from core.random import Rng
 
 RULE = "`Conv2D`"

@@ -16,7 +16,7 @@ import tensorflow as tf
 from core.distribution import Agreement
 from core.errors import NotFiniteError, PreemptedError
 from core.telemetry import Telemetry
-from trainers.evaluation.all_sources import Evaluations, short_name
+from trainers.evaluation.evaluator import Evaluations, short_name
 from trainers.experiment import Experiment
 from trainers.loop.input import Chunks, Input
 from trainers.loop.programs import Program, Programs

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from core.cluster.channel import ANSWER_SECONDS, Channel, broadcast, broadcast_and_close, cleaned
 from core.cluster.rendezvous import gather, join
@@ -149,3 +150,38 @@ def _is_doing(pair: object, workers: int) -> bool:
         case [int(index), str()]:
             return 0 <= index < workers
     return False
+
+
+SILENT_SECONDS = 60.0  # until the other end counts as hanging: TensorFlow may hold Python's lock for long
+
+
+class LineLostError(Exception):
+    """The way in which the other end was lost."""
+
+
+def heard(channel: Channel, *, patience: Callable[[], float]) -> Iterator[Mapping[str, Any]]:
+    """Yields the other end's messages without end, and `{}` between two looks; sends heartbeats all the while.
+
+    Raises `LineLostError` if the connection closes, or nothing has come for `patience()` seconds.
+    """
+    looked = last = time.monotonic()
+    shown = looked - HEARTBEAT_SECONDS
+    while True:
+        now, timeout = time.monotonic(), patience()
+        beat = min(HEARTBEAT_SECONDS, timeout / 4)
+        if now - looked > timeout / 2:  # this process itself was stopped, so the silence may be its own
+            last = now
+        looked = now
+        for message in channel.messages():
+            last = now
+            yield message
+        if channel.closed:
+            raise LineLostError("was killed or its machine is gone: its connection closed")
+        if now - last > timeout:
+            raise LineLostError(f"hasn't been heard of for {timeout:g} s: it hangs or is stopped")
+        yield {}
+        if now - shown >= beat:
+            shown = now
+            channel.send({"alive": True})
+        channel.flush()
+        channel.wait(beat / 4)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.checkpoint.versions import versions
 from core.cluster.channel import ANSWER_SECONDS, POLL_SECONDS, Channel, broadcast_and_close, cleaned
-from core.cluster.heartbeat_link import SILENT_SECONDS, LineLostError, heard
+from core.cluster.heartbeat import SILENT_SECONDS, LineLostError, heard
 from core.cluster.membership import become, joined
 from core.cluster.port_check import hang_up, knock
 from core.cluster.rendezvous import ask

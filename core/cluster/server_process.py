@@ -13,7 +13,7 @@ from typing import Any
 
 from core.cluster.admission import STRANGERS, Guests
 from core.cluster.channel import ANSWER_SECONDS, POLL_SECONDS, Channel
-from core.cluster.heartbeat_link import SILENT_SECONDS, LineLostError, heard
+from core.cluster.heartbeat import SILENT_SECONDS, LineLostError, heard
 from core.cluster.port_check import opened
 from core.cluster.topology import ServedCluster
 from core.errors import ConfigurationError, PeerLostError

@@ -9,9 +9,8 @@ import tensorflow as tf
 from core.graphs import ancestors, is_own, line
 from core.metrics import State
 from core.task import Batch, Loss, Task
-from core.testing import operations
 from core.testing.batch import relative
-from core.testing.traced import Seen, Step, nudged_steps
+from core.testing.traced import VARIABLE, Seen, Step, nudged_steps, reductions
 
 TOLERANCE = 1e-4
 CURE = "Return one loss per row, and let the engine take the mean; what rows count goes into `weight`."
@@ -40,7 +39,7 @@ def _check_not_one(step: Step, seen: Seen) -> None:
     losses = seen.per_example.reshape(step.rows, -1)
     same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
     differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())
-    learnt = operations.VARIABLE in step.sources[step.loss.per_example.op.name] and losses.any()
+    learnt = VARIABLE in step.sources[step.loss.per_example.op.name] and losses.any()
     assert not (same and differ and learnt and _reads_rows(step)), (
         f"all rows of {step.name} have the same loss, {losses[0, 0]:.6g}: it is a mean or sum over the batch, handed "
         f"to each row{_reduced(step)}. {CURE}"
@@ -49,7 +48,7 @@ def _check_not_one(step: Step, seen: Seen) -> None:
 
 def _reads_rows(step: Step) -> bool:
     """Says whether the loss is computed from the batch or from its rows' noise, unlike a penalty on weights."""
-    if step.sources[step.loss.per_example.op.name] - {operations.VARIABLE}:
+    if step.sources[step.loss.per_example.op.name] - {VARIABLE}:
         return True
     needed = ancestors([step.loss.per_example.op])
     return any(_over_rows(step, draw.op) and draw.op.name in needed for draw in step.draws)
@@ -136,7 +135,7 @@ def _compares_rows(step: Step, op: Any) -> bool:
     """Says whether `op` multiplies features of all rows with features of all rows."""
     if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or op.outputs[0].shape.as_list() != [step.rows] * 2:
         return False
-    return all(operations.VARIABLE in step.sources[x.op.name] and x.shape[0] == step.rows for x in op.inputs)
+    return all(VARIABLE in step.sources[x.op.name] and x.shape[0] == step.rows for x in op.inputs)
 
 
 def _check_moves(step: Step) -> str | None:
@@ -152,7 +151,7 @@ def _reduced(step: Step) -> str:
     needed = ancestors([step.loss.per_example.op])
     if step.loss.weight is not None:
         needed |= ancestors([step.loss.weight.op])
-    for op in operations.reductions(step.operations, step.rows):
+    for op in reductions(step.operations, step.rows):
         if op.name in needed and is_own(op):
             return f" {line(op)}"
     return ""

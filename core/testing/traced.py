@@ -9,7 +9,7 @@ The outputs of earlier phases are recomputed for each batch; nothing is written.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from core.task import Batch, Compute, Loss, Task, Update
 from core.task.guards import no_new_variables
 from core.task.inputs import Inputs
 from core.task.loss import checked, weighted_sums
-from core.testing import operations
 from core.testing.batch import HALFWAY, NEAR_THE_ENDS, as_tensors
 from core.tracing import no_python_values
 
@@ -154,10 +153,10 @@ class Step:
             mean = tf.math.divide_no_nan(objective, figures["weight"])
         self.loss = loss
         self.operations = everything[self._first :]
-        self.sources = operations.sources(everything, batch)
+        self.sources = sources(everything, batch)
         self.makes_statistics = bool(loss.statistics and loss.statistics.layers)
         self.comparisons = [c for op in self.operations if (c := self._comparison(op)) is not None]
-        self.sums = [(op.inputs[0], op.outputs[0]) for op in self.operations if operations.is_over_time(op, self.rows)]
+        self.sums = [(op.inputs[0], op.outputs[0]) for op in self.operations if is_over_time(op, self.rows)]
         self.draws = [
             Draw(op, *op.inputs[1:3])
             for op in everything
@@ -208,7 +207,7 @@ class Step:
         if not soft and op.type not in ("Sub", "SquaredDifference"):
             return None
         one, other = op.inputs
-        learnt = [operations.VARIABLE in self.sources[x.op.name] for x in (one, other)]
+        learnt = [VARIABLE in self.sources[x.op.name] for x in (one, other)]
         if learnt[0] == learnt[1] or one.shape != other.shape or (one.shape.rank or 0) < 1:
             return None
         return Comparison(op, one, other) if learnt[0] else Comparison(op, other, one)
@@ -288,3 +287,34 @@ def _in_order(order: tf.Tensor) -> type[Rng]:
             return Rows(self)
 
     return Ordered
+
+
+VARIABLE = "a variable"  # a possible source of a tensor, besides features of the batch
+
+
+def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
+    """Returns, by operation name, the features that it depends on, and `VARIABLE` if it depends on variables."""
+    known = {tensor.op.name: frozenset({key}) for key, tensor in features.items()}
+    for op in operations:  # in the order of creation, so the inputs of each are known
+        if op.name not in known:
+            own = {VARIABLE} if any(x.dtype == tf.resource for x in op.inputs) else set()
+            known[op.name] = frozenset(own.union(*(known.get(x.op.name, ()) for x in op.inputs)))
+    return known
+
+
+def is_over_time(op: Any, rows: int) -> bool:
+    """Says whether `op` reduces `[rows, time]` to one value per row."""
+    if op.type not in ("Sum", "Mean") or op.inputs[0].shape.rank != 2 or op.outputs[0].shape.as_list() != [rows]:
+        return False
+    axes = tf.get_static_value(op.inputs[1])
+    return op.inputs[0].shape[0] == rows and axes is not None and set(axes.reshape(-1).tolist()) in ({1}, {-1})
+
+
+def reductions(operations: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Yields each operation that takes a sum, mean or extreme over the rows."""
+    for op in operations:
+        if op.type not in ("Mean", "Sum", "Max", "Min", "Prod") or not op.inputs[0].shape.rank:
+            continue
+        before, axes = op.inputs[0].shape, tf.get_static_value(op.inputs[1])
+        if before[0] == rows and axes is not None and any(a % before.rank == 0 for a in axes.reshape(-1).tolist()):
+            yield op

@@ -14,8 +14,7 @@ from tests.toys import points
 from tests.trainers.trainer_lab import HELD_OUT, Small, hashes, idle, make, newest, train
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
-from trainers.evaluation.all_sources import Evaluations
-from trainers.evaluation.evaluator import Evaluator
+from trainers.evaluation.evaluator import Evaluations, Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
 from trainers.runs.read import read_run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.commands import CONFIGS, run_process
 
-MOST = 60
+MOST = 57
 # A module that the configuration imports: it lists the imported modules when the first checkpoint begins.
 LISTING = """
 import sys

@@ -9,7 +9,7 @@ import pytest
 from core.errors import NoRoomError
 from tests.commands import run
 from tests.trainers.command_lab import write_task
-from trainers.lifecycle import record
+from trainers.lifecycle import start
 from trainers.workdir import Workdir
 
 
@@ -73,8 +73,8 @@ def test_a_failed_start_says_why_where_no_run_has_left_its_result(tmp_path):
 
 def test_a_second_start_of_the_same_adds_nothing(tmp_path):
     workdir = Workdir(tmp_path)
-    record.record_start(workdir, step=0, given="a = 1  # here\n", operative="a = 1\n", devices=["CPU:0"])
-    record.record_start(workdir, step=40, given="a = 1  # there\n", operative="a = 1\n", devices=["CPU:0"])
+    start.record_start(workdir, step=0, given="a = 1  # here\n", operative="a = 1\n", devices=["CPU:0"])
+    start.record_start(workdir, step=40, given="a = 1  # there\n", operative="a = 1\n", devices=["CPU:0"])
     assert [path.name for path in (tmp_path / "config/history").iterdir()] == ["0001-step-000000000"]
     assert (tmp_path / "config/given.gin").read_text() == "a = 1  # there\n"
     assert json.loads((tmp_path / "run.json").read_text())["devices"] == ["CPU:0"]
@@ -83,7 +83,7 @@ def test_a_second_start_of_the_same_adds_nothing(tmp_path):
 @pytest.mark.parametrize("full", [1, 2, 3, 4, 5])
 def test_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
     workdir, calls = Workdir(tmp_path), []
-    record.record_start(workdir, step=0, given="a = 1\n", operative="a = 1\n", devices=[])
+    start.record_start(workdir, step=0, given="a = 1\n", operative="a = 1\n", devices=[])
     good = kept(tmp_path)
 
     def fill(function):
@@ -101,12 +101,12 @@ def test_full_disk_leaves_the_files_as_they_were(tmp_path, monkeypatch, full):
     monkeypatch.setattr(Path, "write_text", fill(Path.write_text))
     monkeypatch.setattr(os, "fsync", fill(os.fsync))
     with pytest.raises(NoRoomError, match="No space left"):
-        record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
+        start.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
     monkeypatch.undo()
     now = kept(tmp_path)
     assert {path: now[path] for path in good} == good
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
-    record.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
+    start.record_start(workdir, step=9, given="a = 2\n", operative="a = 2\n", devices=[])
     assert [path.name for path in sorted((tmp_path / "config/history").iterdir())][1:] == ["0002-step-000000009"]
 
 
@@ -114,7 +114,7 @@ def test_history_of_an_old_run_begins_with_its_configuration(tmp_path):
     (tmp_path / "config").mkdir()
     for name in ("given.gin", "operative.gin"):
         (tmp_path / "config" / name).write_text("a = 1\n")
-    record.record_start(Workdir(tmp_path), step=500, given="a = 2\n", operative="a = 2\n", devices=[])
+    start.record_start(Workdir(tmp_path), step=500, given="a = 2\n", operative="a = 2\n", devices=[])
     history = tmp_path / "config/history"
     assert {path.name: (path / "given.gin").read_text() for path in history.iterdir()} == {
         "0001-step-000000000": "a = 1\n", "0002-step-000000500": "a = 2\n"

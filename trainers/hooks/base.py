@@ -17,6 +17,7 @@ import gin
 import tensorflow as tf
 
 from core.checkpoint import Keep
+from core.disk import space_for, write_whole
 from core.engine import TrainStep
 from core.task import Batch
 from core.telemetry import Telemetry
@@ -151,3 +152,15 @@ def by_name(hooks: Sequence[Hook]) -> dict[str, Hook]:
         same = sum(type(other).__name__ == name for other in named.values())
         named[f"{name}_{same + 1}" if same else name] = hook
     return named
+
+
+LACKING = "until then the run goes on without"
+
+
+def keep_sample(run: Run, name: str, content: bytes) -> None:
+    """Writes a file, whole; where there is no room for it, it is left out, with one warning."""
+    path = run.workdir.path / "samples" / name
+    with run.telemetry.sparing():
+        with space_for(path.parent, then=LACKING):
+            path.parent.mkdir(exist_ok=True)
+        write_whole({path: content}, then=LACKING)

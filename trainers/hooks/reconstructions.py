@@ -18,9 +18,8 @@ from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.task import Batch
 from trainers.errors.tensorflow import explained
-from trainers.hooks.base import Hook, Run
+from trainers.hooks.base import Hook, Run, keep_sample
 from trainers.hooks.samples import encode_grid
-from trainers.hooks.write_samples import keep_sample
 
 
 @gin.configurable

@@ -22,8 +22,7 @@ from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.random import Rng
 from core.task import Task
-from trainers.hooks.base import Hook, Run
-from trainers.hooks.write_samples import keep_sample
+from trainers.hooks.base import Hook, Run, keep_sample
 
 Sampler = Any  # a traced function without arguments; its type isn't public
 

@@ -20,8 +20,7 @@ from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, NotFiniteError, shown
 from core.random import Rng
 from core.task import Task
-from trainers.hooks.base import Hook, Run
-from trainers.hooks.write_samples import keep_sample
+from trainers.hooks.base import Hook, Run, keep_sample
 
 Writer = Callable[[], list[bytes]]
 

@@ -20,9 +20,8 @@ from core.errors import ConfigurationError, shown
 from core.task import Batch
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
-from trainers.hooks.base import Hook, Run
+from trainers.hooks.base import Hook, Run, keep_sample
 from trainers.hooks.samples import encode_grid
-from trainers.hooks.write_samples import keep_sample
 
 ROWS = 64  # that are translated at once
 

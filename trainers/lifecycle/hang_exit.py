@@ -15,7 +15,7 @@ from core.cluster import joined
 from core.errors import PeerLostError
 from trainers.loop.watchdog import Hang, Life, Watchdog
 from trainers.options.deadlines import Limits
-from trainers.process.tensorflow_log import log_name
+from trainers.process.tensorflow import log_name
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 

@@ -23,7 +23,7 @@ from trainers.errors.packages import CHECKOUT, check_own_packages
 from trainers.gin_audit import audit
 from trainers.process.application import run_app, start_logging
 from trainers.process.signals import Preemption
-from trainers.process.tensorflow_log import native_stderr_in
+from trainers.process.tensorflow import native_stderr_in
 
 
 def parse(_: Sequence[str]) -> Any:

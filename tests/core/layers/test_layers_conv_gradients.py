@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from core.layers import Conv2D, conv
-from core.layers.conv_gradients import pays
+from core.layers.conv import pays
 from core.random import Rng
 
 RNG = Rng.from_seed(3)
@@ -27,7 +27,7 @@ def derivatives(convolve, x, w):
 @pytest.fixture(autouse=True)
 def eigen(monkeypatch):
     """Computes as where TensorFlow doesn't use oneDNN."""
-    monkeypatch.setattr("core.layers.conv_gradients._pywrap_util_port.IsMklEnabled", lambda: False)
+    monkeypatch.setattr("core.layers.conv._pywrap_util_port.IsMklEnabled", lambda: False)
 
 
 CASES = [  # padding, outputs, window, size: each pair of two of them at least once
@@ -96,10 +96,10 @@ def test_custom_gradients_are_used_by_size(monkeypatch):
     assert not pays(x[:0], w)  # no rows, of which TensorFlow makes zeros
     assert not pays(x, w[:1, :1])  # a matrix product
     assert not pays(tf.cast(x, tf.bfloat16), w)
-    monkeypatch.setattr("core.layers.conv_gradients._only_cpus", lambda: False)
+    monkeypatch.setattr("core.layers.conv._only_cpus", lambda: False)
     assert not pays(x, w)
     monkeypatch.undo()
-    monkeypatch.setattr("core.layers.conv_gradients._pywrap_util_port.IsMklEnabled", lambda: True)
+    monkeypatch.setattr("core.layers.conv._pywrap_util_port.IsMklEnabled", lambda: True)
     assert not pays(x, w)
 
 

@@ -10,7 +10,6 @@ from trainers.hooks import Hook
 from trainers.performance.diagnose import points
 from trainers.performance.diagnose.diagnosis import _changes
 from trainers.performance.diagnose.points import Point, Scale, scales, strong, weak
-from trainers.performance.diagnose.remedies import Remedy, Tried, interval, setting
 from trainers.performance.diagnose.tell import tried_text
 from trainers.performance.diagnose.times import (
     BACKWARD,
@@ -27,7 +26,7 @@ from trainers.performance.diagnose.times import (
     Times,
     split,
 )
-from trainers.performance.diagnose.verdict import Case
+from trainers.performance.diagnose.verdict import Case, Remedy, Tried, interval, setting
 from trainers.settings import Settings
 
 PLAIN = {"steps": 1000, "global_batch_size": 64, "checkpoint_every": None, "evaluate_every": None}

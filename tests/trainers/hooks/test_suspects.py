@@ -10,9 +10,8 @@ from core.telemetry import Telemetry, Warned
 from tests.toys import point_source
 from tests.trainers.trainer_lab import HELD_OUT, Crash, make, newest
 from trainers.hooks import Activations, Norms
-from trainers.hooks.divergence import Divergence
 from trainers.hooks.norms import unlikely
-from trainers.loop.run_hooks import LogMetrics
+from trainers.loop.run_hooks import Divergence, LogMetrics
 
 EXPLODES, VANISHES, IS_DEAD = "explode", "float32 rounds them away", "are zero"
 

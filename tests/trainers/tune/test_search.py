@@ -8,9 +8,8 @@ import pytest
 from core.errors import ConfigurationError, NotFiniteError, PeerLostError, PreemptedError
 from core.task import EVERY_REPLICA, ONE_DEVICE, when_batch_at_least
 from trainers.performance.tune import contest as contests
-from trainers.performance.tune.changes import Choice
 from trainers.performance.tune.contest import FEWEST, PAIRS, Outcome, contest
-from trainers.performance.tune.proposals import Case, calls, calls_first, chunks, compiles, microbatches, places
+from trainers.performance.tune.proposals import Case, Choice, calls, calls_first, chunks, compiles, microbatches, places
 from trainers.performance.tune.search import CHOSEN, FAILED, NOT_TRIED, SEARCH_SECONDS, SLOWER, VOID, Search
 from trainers.performance.tune.tell import as_json, table, winners
 from trainers.settings import Settings

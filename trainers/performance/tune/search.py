@@ -7,9 +7,8 @@ from typing import Protocol
 
 from core.errors import NotFiniteError, PeerLostError, PreemptedError
 from trainers.errors.exit_report import reason_of
-from trainers.performance.tune.changes import Change, Choice, NotTried
 from trainers.performance.tune.contest import Outcome, contest
-from trainers.performance.tune.proposals import ORDER, Case
+from trainers.performance.tune.proposals import ORDER, Case, Change, Choice, NotTried
 from trainers.performance.tune.trial import forget, unlike
 
 SEARCH_SECONDS = 120.0  # after which no trial begins
