@@ -24,7 +24,7 @@ __all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first asked for: `--help` must not wait for TensorFlow."""
+    """Imports a public name at its first use, so that `--help` needn't wait for TensorFlow."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"trainers.{_PUBLIC[name]}"), name)

@@ -1,4 +1,4 @@
-"""Imports what a gin file may name, so that gin knows it; `trainers.hooks.register` imports the hooks."""
+"""Imports the configurables of core and models, which registers them with gin; hooks are imported on demand."""
 
 import core.data
 import core.distribution

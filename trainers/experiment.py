@@ -1,4 +1,4 @@
-"""An experiment: what is trained, on what, where. Every mode starts by building one."""
+"""An experiment: task, sources, strategy and seed. Every mode builds one first."""
 
 import copy
 import inspect
@@ -23,15 +23,14 @@ from trainers.options.eval_sources import by_split, check_held_out
 
 @gin.configurable
 class Experiment:
-    """Builds the task inside the strategy's scope and checks that everything is in its place.
+    """Makes the task inside the strategy's scope, and checks its variables.
 
-    `task` is a factory, called with `rng=`; sources and the strategy hold no variables and come ready made.
-    `eval_source` is what training reads its progress from; `eval_sources` are evaluated beside it, by names of theirs.
-    A new run begins with the weights that `start_from` names, or with random ones.
-    `placements` say by the name of a phase where it runs, in place of what the task says; `one_device` names networks
-    of the task that live on one device only. `synthetic` trains on the first batches over and over, to see what a run
-    costs without its input. `deterministic` makes TensorFlow choose, in the whole process, operations that repeat their
-    last bits, and refuse those that can't.
+    `task` is a factory, called with `rng=`; sources and the strategy hold no variables and are objects. Progress is
+    measured on `eval_source`; `eval_sources` are evaluated as well, by name. A new run begins with the weights of
+    `start_from`, or with random ones. `placements` override the task's own, by phase; `one_device` names networks of
+    the task that exist on one device only. `synthetic` trains on the first batches repeatedly, to measure a run without
+    input. `deterministic` makes TensorFlow use bit-reproducible operations in the whole process, and raise errors for
+    others.
     """
 
     def __init__(
@@ -50,25 +49,25 @@ class Experiment:
         deterministic: bool = False,
     ):
         check_seed(seed)
-        if deterministic:  # before anything is computed; there is no way back for this process
+        if deterministic:  # before any computation; it can't be undone in this process
             tf.config.experimental.enable_op_determinism()
         self.deterministic = deterministic
         check_examples("Experiment.train_source", train_source)
         if strategy is not None and not is_strategy(strategy):
             raise ConfigurationError(
-                f"`Experiment.strategy` is {shown(strategy)}; give what a call makes: `core.distribution.mirrored()`, "
-                "in gin `@mirrored()` with parentheses."
+                f"`Experiment.strategy` is {shown(strategy)}; give a strategy made by a call: "
+                "`core.distribution.mirrored()`, in gin `@mirrored()` with parentheses."
             )
         self.train_source = train_source
         self.eval_source, self.eval_sources = eval_source, dict(eval_sources)
-        self.held_out = by_split(eval_source, self.eval_sources)  # by the split that figures go to
+        self.held_out = by_split(eval_source, self.eval_sources)  # {split: source}
         self.start_from = start_from
         self.strategy = made_strategy(strategy) if strategy is not None else default_strategy()
         if deterministic and not backend_of(self.strategy).repeatable:
             raise ConfigurationError(
                 f"`Experiment.deterministic` is True, but {backend_of(self.strategy).how} no run repeats "
-                "another: which worker's step comes first depends on their speed. Leave it out, or train on replicas "
-                "(`@mirrored()`)."
+                "another: the order of the workers' steps depends on their speed. Remove it, or train on "
+                "replicas (`@mirrored()`)."
             )
         self.seed = seed
         self.synthetic = synthetic
@@ -78,7 +77,7 @@ class Experiment:
         check_held_out(self.task, train_source, self.held_out)
 
     def on(self, strategy: tf.distribute.Strategy, placements: Mapping[str, Placement] | None = None) -> "Experiment":
-        """Makes the same experiment on a strategy, from the first step on, by its own `placements` or these."""
+        """Returns the same experiment, untrained, on another strategy, with its own `placements` or these."""
         other = copy.copy(self)
         other.strategy = strategy
         if placements is not None:
@@ -88,31 +87,31 @@ class Experiment:
 
     @property
     def placements(self) -> Mapping[str, Placement]:
-        """Returns where phases run in place of what the task says."""
+        """Returns the placements of phases that override the task's."""
         return self._placements
 
     def make_task(self) -> Task:
-        """Makes one more task, as it is before the first step."""
+        """Makes another task, in the state before the first step."""
         return assemble_task(self._make, self.strategy, one_device=self._one_device)
 
     def make_host_task(self) -> Task:
-        """Makes one more task, on the host, where all of it can be read whatever the strategy."""
+        """Makes another task on the host, where it can be read with any strategy."""
         with tf.device("CPU:0"):
             return self._make()
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:
-        """Returns all that is learnt, by path: the task's variables and the optimizers'."""
+        """Returns all saved variables by path: the task's and the optimizers'."""
         return self.assembly.variables
 
     @property
     def shown_source(self) -> Source:
-        """Returns the source of single examples to look at: the held-out ones, where there are any."""
+        """Returns a source of single examples to show: the held-out one if there is one."""
         source = next(iter(self.held_out.values()), self.train_source)
         if isinstance(source, Stream):
             raise ConfigurationError(
-                f"`Experiment.train_source` is the stream `{source.name}`, of which no single examples can be looked "
-                "at: bind `Experiment.eval_source` to a source that has some."
+                f"`Experiment.train_source` is the stream `{source.name}`, which has no single examples: bind "
+                "`Experiment.eval_source` to a source that has some."
             )
         return source
 
@@ -129,7 +128,7 @@ class Experiment:
 
 
 def check_seed(seed: int) -> None:
-    """Refuses a seed that isn't one."""
+    """Raises an error for an invalid seed."""
     if not (is_count(seed) and seed < 2**62):
         raise ConfigurationError(
             f"`Experiment.seed` is {shown(seed)}; it must be at least 0 and less than 2 ** 62. Give a whole number."
@@ -137,7 +136,7 @@ def check_seed(seed: int) -> None:
 
 
 def made_by(factory: Callable[..., Task], seed: int) -> Task:
-    """Returns the task that `factory` makes of the run's seed."""
+    """Returns the task that `factory` makes from the run's seed."""
     if isinstance(factory, Task):
         raise ConfigurationError(
             f"`Experiment.task` is a finished `{type(factory).__name__}`; give the class itself (in gin "
@@ -148,7 +147,7 @@ def made_by(factory: Callable[..., Task], seed: int) -> Task:
     if "rng" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise ConfigurationError(
             f"`Experiment.task` is `{name}`, which takes no `rng`. Write `def __init__(self, *, rng, ...)` and make "
-            "the variables from it: a run's seed is what decides its initial weights."
+            "the variables from it: the run's seed determines the initial weights."
         )
     task = factory(rng=Rng.from_seed(seed).fold("init"))
     if not isinstance(task, Task):
@@ -159,6 +158,6 @@ def made_by(factory: Callable[..., Task], seed: int) -> Task:
 
 
 def trains_by_servers() -> bool:
-    """Says whether the configuration asks for parameter servers, without meeting them."""
+    """Returns whether the configuration uses parameter servers, without connecting to them."""
     strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
     return str(getattr(strategy, "selector", "")).endswith("parameter_server")

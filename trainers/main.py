@@ -1,11 +1,11 @@
 """`python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b=1'] [--workdir=DIR] [--mode=train]`
 
-Flags, then gin, then a mode. Nothing here imports TensorFlow before it has to: `--help` and a misspelt file answer at
-once.
+Parses flags, then gin, then runs a mode. TensorFlow is imported late: `--help` and errors in flags or gin files appear
+at once.
 """
 
 if __name__ == "__main__":
-    if not __package__:  # then `trainers/` itself is searched for modules, and hides some of Python's own
+    if not __package__:  # then Python searches `trainers/` for modules, which hide some of its own
         import sys
 
         sys.stderr.write("error: `trainers/main.py` is run as a file. Run it as `python -m trainers.main`.\n")
@@ -35,24 +35,24 @@ from trainers.process.signals import Preemption, without_wishes
 from trainers.process.tensorflow import native_stderr_in, only_what_is_used, without_collector
 
 MODES = {
-    "train": "trains, with evaluation; goes on by itself where an earlier run of the same configuration stopped",
-    "evaluate": "evaluates the newest checkpoint of the workdir, and keeps the figures",
-    "evaluate_continuously": "evaluates each new checkpoint of a run that another process trains, until it is over",
-    "sample": "images or texts from the newest checkpoint; with `--images=DIR` those, translated",
-    "export": "what the task serves, with the newest checkpoint's weights, for use without this project",
-    "summary": "prints each variable: its size, the phases that train it, where it lives",
-    "dry_run": "prints what a step computes, what each device would hold, and what would cross, from shapes alone",
-    "diagnose": "measures where the time of a step goes, says what holds it up, and tries gin lines that could help",
-    "tune": "tries settings that change no number on this machine, and prints the gin lines that make it faster",
-    "replay": "does the step of a `--capsule` again, and names what isn't finite first: operation, module, row",
+    "train": "trains, with evaluation; resumes a stopped run of the same configuration",
+    "evaluate": "evaluates the newest checkpoint of the workdir, and records the metrics",
+    "evaluate_continuously": "evaluates each new checkpoint of a run that another process trains, until that ends",
+    "sample": "makes images or texts from the newest checkpoint; with `--images=DIR`, translates images",
+    "export": "exports the task's serving functions from the newest checkpoint, for use without this project",
+    "summary": "prints each variable: its size, the phases that train it, its place",
+    "dry_run": "prints operations, memory per device and communication of a step, from shapes alone",
+    "diagnose": "measures the parts of a step's time, names the bottleneck, and tries gin lines that could help",
+    "tune": "tries settings that don't change results, and prints the gin lines that make training faster",
+    "replay": "repeats the step of a `--capsule`, and names the first non-finite value: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
 DECLARING = ("train", "evaluate", "evaluate_continuously", "sample", "export", "replay")  # flags of their own
-HEARS = ("train", "evaluate_continuously", "tune")  # the modes that signals ask to leave, rather than end
+HEARS = ("train", "evaluate_continuously", "tune")  # modes that stop at a safe point after a signal
 FLAGS: FlagTable = {  # of all modes
     "gin_file": (DEFINE_multi_string, [], "a configuration; later ones override earlier ones"),
-    "gin_param": (DEFINE_multi_string, [], "one binding more, as 'a.b=1'; overrides the files"),
-    "workdir": (DEFINE_string, None, "where the run is kept; runs/<name of the first gin file> if left out"),
+    "gin_param": (DEFINE_multi_string, [], "a further binding, as 'a.b=1'; overrides the files"),
+    "workdir": (DEFINE_string, None, "the folder of the run (default: runs/<name of the first gin file>)"),
     "mode": (DEFINE_string, "train", "one of the modes above"),
     "verbose": (DEFINE_boolean, False, "show tracebacks with errors"),
 }
@@ -62,7 +62,7 @@ Trains, evaluates and inspects what a gin file describes."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the command with these words behind its name; returns its exit code."""
+    """Runs the command with these command-line words; returns its exit code."""
     try:
         flags = parse(words)
     except ConfigurationError as error:
@@ -90,7 +90,7 @@ def parse(words: Sequence[str]) -> FlagValues:
     known = {*FLAGS, *(own.FLAGS if own else ())}
     for name in [name for name in flags if flags[name].present and flags[name].value is not False]:
         if name not in known and any(name in _flags_of(mode).FLAGS for mode in DECLARING):
-            raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: leave it out.")
+            raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: remove it.")
     if own:
         define_table(flags, own.FLAGS)
         own.check(flags)
@@ -114,10 +114,10 @@ def _usage() -> str:
 
 
 def run(flags: FlagValues, *, ends_process: bool = False) -> int:
-    """Runs the mode that the flags name, or serves the process that does; returns the exit code."""
+    """Runs the mode in the flags, or serves the chief that does; returns the exit code."""
     try:
         _, workdir = _given(flags)
-        if "TF_CONFIG" in os.environ:  # what Slurm says is asked for later: it takes TensorFlow to read it
+        if "TF_CONFIG" in os.environ:  # Slurm's variables are read later, as that takes TensorFlow
             from trainers.process.parameter_server import serve, served_place
 
             if place := served_place():
@@ -138,14 +138,14 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
         from trainers.gin_audit import audit
 
         files, workdir = _given(flags)
-        if flags.mode == "replay":  # before its configuration is read
+        if flags.mode == "replay":  # replay also fixes the configuration
             from trainers.replay.capsule.folder import read_capsule
 
             read_capsule(workdir)
         configuration = audit.read(files, flags.gin_param, search=[CHECKOUT])
         with native_stderr_in(_log_folder(flags, workdir), ends_process=ends_process):
             with without_collector(), only_what_is_used():
-                with held_back(signal.SIGTERM):  # by NumPy's threads for good: what comes is this thread's to hear
+                with held_back(signal.SIGTERM):  # permanently in NumPy's threads, so that this thread gets the signals
                     import_packages("numpy")
                 import_packages("rich.progress", "tensorboard.summary.writer.record_writer", "tensorflow")
                 from trainers.session import Session
@@ -155,12 +155,12 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
                 return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # `sys.exit` in a hook or a loss is no success
+    except BaseException as error:  # `sys.exit` in a hook or loss isn't success
         return report(error, verbose=flags.verbose)
 
 
 def _given(flags: FlagValues) -> tuple[list[str], Path]:
-    """Returns the gin files and the workdir; a capsule is one itself, with the run's configuration before others."""
+    """Returns the gin files and the workdir; a capsule is a workdir, and its configuration comes first."""
     if flags.mode != "replay":
         return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
     capsule = Path(flags.capsule)
@@ -168,7 +168,7 @@ def _given(flags: FlagValues) -> tuple[list[str], Path]:
 
 
 def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
-    """Returns where TensorFlow's own messages are kept: training makes the folder; who only looks writes nothing."""
+    """Returns the folder for TensorFlow's own messages; modes that only read get none unless it exists."""
     if flags.mode == "replay" or (flags.mode == "train" and flags.eager):
         return None
     return workdir if flags.mode == "train" or workdir.is_dir() else None
@@ -176,7 +176,7 @@ def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
 
 @contextlib.contextmanager
 def saying_goodbye() -> Iterator[None]:
-    """Tells the other workers, if there are any, how this one ended: they needn't guess, nor wait."""
+    """Tells other workers how this one ended, so that they needn't wait for it."""
     from core.cluster import joined, naming_lost_peers
 
     reason: str | None = "it was stopped by a signal"
@@ -185,7 +185,7 @@ def saying_goodbye() -> Iterator[None]:
             yield
         reason = None
     except PreemptedError:
-        reason = None  # they have agreed on it
+        reason = None  # all workers have agreed on it
         raise
     except KeyboardInterrupt:
         raise

@@ -1,4 +1,4 @@
-"""What every mode is handed: the flags, the configuration, and the pieces built from them."""
+"""The context of every mode: flags, configuration, and the objects built from them."""
 
 import contextlib
 import copy
@@ -33,7 +33,7 @@ from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
-# What may change when a run goes on: where it computes, how long, how often it looks up.
+# Settings that may change when a run resumes: devices, duration, intervals.
 NOT_IDENTITY = (
     "Experiment.strategy",
     "Experiment.placements",
@@ -72,7 +72,7 @@ class Session:
         self.workdir = Workdir(workdir)
 
     def bind(self, required: Sequence[Any]) -> None:
-        """Hands the bindings to gin, after every check that can be made before anything is built."""
+        """Passes the bindings to gin, after all checks that are possible before anything is built."""
         roots = [Experiment, Settings, Evaluator, given_peak]
         self.configuration.bind(roots, required=required, register=hooks.register)
         for override in self.configuration.overrides:
@@ -86,7 +86,7 @@ class Session:
         To take steps `eagerly` alone nothing is traced.
         """
         self.bind(required=[Experiment, Settings])
-        must_agree(checkpoint=self.workdir.newest_name())  # workers in folders of their own would go on from others
+        must_agree(checkpoint=self.workdir.newest_name())  # separate folders would differ
         failed = functools.partial(record_failed_start, self.workdir) if self.flags.mode == "train" else None
         watched = ending_where_set_up_hangs(self.workdir, _limits_of_set_up(), failed)
         with watched, untraced() if eagerly else contextlib.nullcontext():
@@ -96,7 +96,7 @@ class Session:
         return trainer
 
     def _check_worker_strategy(self) -> None:
-        """Refuses a strategy that doesn't know of the other processes: each would be chief of the one workdir."""
+        """Raises an error for a single-process strategy among several processes, which would share one workdir."""
         cluster = cluster_from_environment()
         if joined() is None and cluster is not None and len(cluster.workers) > 1:
             served = isinstance(cluster, ServedCluster)
@@ -136,7 +136,7 @@ class Session:
         )
 
     def check_same(self, configuration: Mapping[str, str], trainer: Trainer) -> None:
-        """Refuses to do something of a run again by another configuration than that run's."""
+        """Raises an error if the configuration differs from the run's, whose steps are to be repeated."""
         if changes := _changes(configuration, trainer):
             raise ConfigurationError(
                 f"`{self.workdir.named}` is of a run of another configuration:\n{changes}\nLeave out "
@@ -144,12 +144,12 @@ class Session:
             )
 
     def changes(self, found: checkpoint.Manifest, trainer: Trainer) -> str:
-        """Returns what differs between the configuration of a checkpoint and this one; nothing where nothing does."""
+        """Returns the differences between a checkpoint's configuration and this one, as text."""
         saved = found.extra.get("configuration")
         return _changes(saved, trainer) if isinstance(saved, dict) else "the checkpoint doesn't say which"
 
     def changes_of_experiment(self, found: checkpoint.Manifest) -> str:
-        """Returns what differs in what an experiment is made of, where no trainer is, but for how it learns."""
+        """Returns the differences in the experiment itself, without those in how it is trained."""
         without = [*NOT_IDENTITY, "Experiment.start_from", "*.optimizer", "*_optimizer"]
         own = identity(without)
         calls = {key.rpartition(".")[0] for key in own}
@@ -157,11 +157,11 @@ class Session:
         return difference({key: x for key, x in saved.items() if key.rpartition(".")[0] in calls}, own)
 
     def newest_checkpoint(self, up_to: int | None = None) -> checkpoint.Manifest | None:
-        """Returns the newest whole checkpoint of the workdir, or of its steps `up_to` one."""
+        """Returns the newest complete checkpoint of the workdir, at most at step `up_to`."""
         return newest_checkpoint(self.workdir, up_to)
 
     def required_checkpoint(self) -> checkpoint.Manifest:
-        """Returns the checkpoint that the flags choose, where there is nothing to do without one."""
+        """Returns the checkpoint that the flags choose; raises an error without one."""
         manifest = self.newest_checkpoint()
         if manifest is None:
             raise CheckpointError(
@@ -172,14 +172,14 @@ class Session:
 
 
 def leave_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
-    """Leaves the capsule of a bad step; only then is there code to import for it."""
+    """Writes the capsule of a bad step; imports its code only then."""
     from trainers.replay.capsule.leave import leaving_capsule
 
     return leaving_capsule(context, error, step)
 
 
 def _limits_of_set_up() -> Limits:
-    """Returns the trainer's limits before there is one; what else is bound for it is left unmade."""
+    """Returns the trainer's deadlines before it is made, without making its other settings."""
     bound = gin.get_bindings(Settings, resolve_references=False)
     found = {name: copy.deepcopy(bound[name]) for name in ("section_deadline", "section_deadlines") if name in bound}
     return Limits(found.get("section_deadline", Limits.general), found.get("section_deadlines") or {})
@@ -191,6 +191,6 @@ def _changes(configuration: Mapping[str, str], trainer: Trainer) -> str:
 
 
 def changeable(trainer: Trainer) -> list[str]:
-    """Lists what may change when a run goes on; not how many steps there are, where the meaning of one hangs on it."""
+    """Lists settings that may change when a run resumes; without the number of steps if the task uses it."""
     asking = trainer.train_step.asks_progress
     return [name for name in NOT_IDENTITY if not (asking and name == "Trainer.steps")]

@@ -1,4 +1,4 @@
-"""How to train: the one list of the trainer's parameters, which checks itself."""
+"""Settings of the trainer, with their checks."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from trainers.options.sizes import MOST
 
 MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50
-MAX_CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the prefetched ones
+MAX_CHUNK_BYTES = 64 * 2**20  # limit for a chunk's batches in memory; prefetched ones are added
 
 
 @gin.configurable("Trainer")
@@ -33,32 +33,31 @@ MAX_CHUNK_BYTES = 64 * 2**20  # a chunk's batches wait in memory, and so do the 
 class Settings:
     """The settings of a training, bound as `Trainer.*`: `steps` steps of `global_batch_size` examples.
 
-    A step's examples are cut into `microbatches`, whose gradients are summed before the one update. Intervals count
-    steps; `None` means only at the end. `chunk_steps` is how many steps run for one call from Python (`None`: as many
-    as the intervals and memory allow, up to 50). It changes no number, but for last bits where `compile` makes another
-    program of each length. Of a slow source, `parallel_calls` chunks are gathered at once, which changes no number
-    either; each takes its memory. `reduce_gradients_in = "bfloat16"` halves what replicas send each other, and costs
-    the last bits of gradients.
+    A step's examples are divided into `microbatches`, whose gradients are summed before the one update. Intervals are
+    numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from Python (`None`:
+    as many as intervals and memory allow, up to 50). It changes results only by rounding, if `compile` makes a program
+    of each length. For a slow source, `parallel_calls` chunks are gathered at once, without effect on results; each
+    takes memory. `reduce_gradients_in = "bfloat16"` halves the bytes that replicas exchange, and rounds gradients.
 
-    `compile` says what XLA compiles: nothing ("off"), all that it can ("xla"), or what is found to be the fastest in
-    the first seconds of a run ("auto"); `{"d": "xla"}` compiles one update: docs/make-it-fast.md.
+    `compile` selects what XLA compiles: nothing ("off"), all that it can ("xla"), or the fastest choice, measured in
+    the first seconds of a run ("auto"). `{"d": "xla"}` compiles one update: docs/make-it-fast.md.
 
-    With `local_steps` replicas meet once in so many steps, and in between each trains by its own rows alone. There
-    their weights become the mean, or what the `outer` rule makes of it: docs/choose-a-strategy.md.
+    With `local_steps`, each replica trains alone on its rows for this many steps. Then the weights are averaged, or
+    updated by the `outer` optimizer: docs/choose-a-strategy.md.
 
-    A step that isn't finite ends the run, unless `on_nonfinite` leaves it out ("skip", at most `max_skips` in a row) or
-    goes back to the newest checkpoint and past the examples ("rollback", at most `max_rollbacks` times): `None` is 3 of
-    both. `on_spike` does the same for a gradient of `spike_factor` (`None`: 10) times the largest norm of late:
+    A non-finite step ends the run, unless `on_nonfinite` skips it ("skip", at most `max_skips` in a row) or returns to
+    the newest checkpoint and skips the examples since ("rollback", at most `max_rollbacks` times); `None` is 3 for
+    both. `on_spike` does the same for a gradient of `spike_factor` (`None`: 10) times the largest recent norm:
     docs/checkpoints.md.
 
-    Of checkpoints the last `keep_checkpoints` stay, those of every `keep_every` steps, and the best by a figure of the
+    The last `keep_checkpoints` checkpoints are kept, those of every `keep_every` steps, and the best by a metric of the
     evaluation: `keep_best = "max accuracy"`, or "min loss": docs/checkpoints.md.
 
     `profile` is the first and the last step of a profile, which covers whole chunks: docs/seeing.md.
 
-    Where a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no
-    life for `section_deadline` seconds, or earlier than that for ten times as long as ever before, the command ends;
-    `None` lets it hang. `section_deadlines` gives sections their own: docs/checkpoints.md.
+    If a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no progress for
+    `section_deadline` seconds, or for ten times its longest pause so far, the command ends; `None` sets no deadline.
+    `section_deadlines` sets them by section: docs/checkpoints.md.
     """
 
     steps: int = gin.REQUIRED
@@ -140,11 +139,11 @@ class Settings:
 
     @functools.cached_property
     def limits(self) -> Limits:
-        """Returns how long each section may show no life."""
+        """Returns the deadlines of sections."""
         return Limits(self.section_deadline, self.section_deadlines or {})
 
     def train_step(self, assembly: Assembly, batch_spec: Mapping[str, tf.TensorSpec], *, seed: int) -> TrainStep:
-        """Makes the step that these settings ask for, of one batch of this spec."""
+        """Makes the training step of these settings, for batches with this spec."""
         train_step = TrainStep(
             assembly,
             batch_spec,
@@ -154,12 +153,12 @@ class Settings:
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
             backend=self.backend(assembly),
         )
-        if isinstance(self.compile, Mapping):  # those that are "off" are names as well
+        if isinstance(self.compile, Mapping):  # names with "off" are checked as well
             train_step.check_updates(self.compile)
         return train_step
 
     def backend(self, assembly: Assembly) -> Backend:
-        """Returns what answers for the strategy as these settings train on it."""
+        """Returns the strategy's backend for these settings."""
         if self.local_steps is None:
             return assembly.backend
         backend = LocalSteps(assembly.strategy, self.local_steps, self.outer)
@@ -173,13 +172,13 @@ class Settings:
 
     @functools.cached_property
     def policies(self) -> Policies:
-        """Returns what becomes of bad steps."""
+        """Returns the policies for bad steps."""
         names = [field.name for field in dataclasses.fields(Policies)]
         return Policies(**{name: getattr(self, name) for name in names})
 
     @property
     def intervals(self) -> list[tuple[str, int]]:
-        """Returns the steps between things that happen more than once, each with the name that binds it."""
+        """Returns all intervals in steps, each with the name that binds it."""
         names = ("log_every", "evaluate_every", "checkpoint_every", "check_replicas_every")
         every = [(f"Trainer.{name}", getattr(self, name)) for name in names]
         every += [(hook.interval_name, hook.every) for hook in self.hooks]
@@ -188,7 +187,7 @@ class Settings:
     def steps_per_chunk(self, step_bytes: int) -> int:
         """Returns `chunk_steps`, or else the longest chunk that divides all intervals and fits into memory.
 
-        A chunk holds whole rounds of `local_steps`, and so one of them at least.
+        A chunk contains whole rounds of `local_steps`.
         """
         if self.chunk_steps is not None:
             return self.chunk_steps
@@ -198,7 +197,7 @@ class Settings:
         return max(n for n in range(unit, allowed + 1, unit) if common % n == 0)
 
     def short_chunks(self, chunk_steps: int) -> str | None:
-        """Returns a warning where the chunks that came out are short."""
+        """Returns a warning if chunks are short."""
         if self.chunk_steps is not None or chunk_steps >= min(10, self.steps):
             return None
         return (

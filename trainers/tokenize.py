@@ -1,7 +1,7 @@
 """`python -m trainers.tokenize --files=PATTERN --out=FILE [--bpe=FILE [--train_bpe=8192]] [--separator=TEXT]`
 
-Texts become a file of tokens, once, for `token_file` to read. It may be stopped or killed at any time: the same command
-goes on, and ends in the same bytes.
+Converts texts to a file of tokens for `token_file`. The command may be stopped or killed at any time; the same command
+resumes, with the same result.
 """
 
 if __name__ == "__main__":
@@ -46,7 +46,7 @@ CODES = (
 )
 USAGE = """python -m trainers.tokenize --files=PATTERN --out=FILE [--bpe=FILE [--train_bpe=8192]] [--separator=TEXT]
 
-Makes a file of tokens of texts, for `token_file` to read. The same command goes on where it was stopped.
+Converts texts to a file of tokens for `token_file`. The same command resumes after a stop.
 
 exit codes:
 """ + "\n".join(f"  {code:<4}{EXIT_CODES[code]}" for code in CODES)
@@ -54,30 +54,33 @@ exit codes:
 
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong one."""
-    # `path_of` takes names for UTF-8, as they are in a file of flags: so they are here, whatever the locale.
+    # `path_of` decodes names as UTF-8, as in a file of flags; this does so whatever the locale.
     words = [os.fsencode(word).decode("utf-8", "surrogateescape") for word in words]
     flags = parse_flags(words, _define, usage=USAGE)
     if not flags.files:
-        raise ConfigurationError("`--files` is missing: name texts, as `--files=corpus` or `--files='books/**/*.txt'`.")
+        raise ConfigurationError("`--files` is missing: give texts, as `--files=corpus` or `--files='books/**/*.txt'`.")
     if not flags.out:
-        raise ConfigurationError("`--out` is missing: say where the tokens go, as `--out=corpus.tokens`.")
+        raise ConfigurationError("`--out` is missing: give the file for the tokens, as `--out=corpus.tokens`.")
     if flags.train_bpe is not None and not flags.bpe:
-        raise ConfigurationError("`--train_bpe` has no effect without `--bpe`: say where the byte pairs are kept.")
+        raise ConfigurationError("`--train_bpe` has no effect without `--bpe`: give the file for the byte pairs.")
     return flags
 
 
 def _define(flag_values: FlagValues) -> None:
     text = functools.partial(absl_flags.DEFINE_string, flag_values=flag_values)
     absl_flags.DEFINE_multi_string(
-        "files", [], "texts: a file, a folder, or a pattern with * and **; again for more", flag_values=flag_values
+        "files", [], "texts: a file, a folder, or a pattern with * and **; repeat for more", flag_values=flag_values
     )
     text("out", None, "the file of tokens")
-    text("bpe", None, "the file of the byte pairs; tokens are bytes if left out")
+    text("bpe", None, "the file of the byte pairs (default: tokens are bytes)")
     absl_flags.DEFINE_integer(
-        "train_bpe", None, "learn so many byte pairs from the texts first, into --bpe", flag_values=flag_values
+        "train_bpe",
+        None,
+        "first learn this many byte pairs from the texts, and write them to --bpe",
+        flag_values=flag_values,
     )
-    text("separator", None, "what stands between the documents of a file; each file is one if left out")
-    absl_flags.DEFINE_boolean("verbose", False, "show tracebacks with errors", flag_values=flag_values)
+    text("separator", None, "separator of documents within a file (default: each file is one document)")
+    absl_flags.DEFINE_boolean("verbose", False, "show tracebacks of errors", flag_values=flag_values)
 
 
 def run(flags: FlagValues) -> int:
@@ -117,13 +120,13 @@ def _run(flags: FlagValues, preemption: Preemption) -> None:
         with token_writer(out, tokenizer, plan=plan) as writer:
             place = writer.place
             if place.tokens:
-                print(f"going on behind {place.tokens:,} tokens of {out}", flush=True)
+                print(f"resuming after {place.tokens:,} tokens of {out}", flush=True)
             _write(writer, texts, separator, preemption)
     print(_counted(place, tokenizer, len(texts), out), flush=True)
 
 
 def _texts(patterns: Sequence[str], own: Sequence[Path]) -> list["Text"]:
-    """Returns the texts that aren't empty, without what this command makes itself; those that are empty are named."""
+    """Returns the texts that aren't empty, without this command's own files; names the empty ones."""
     from core.data.corpus import list_texts, look_at, warn_of_empty
 
     made = {Path(os.path.realpath(path)) for path in own}
@@ -131,12 +134,12 @@ def _texts(patterns: Sequence[str], own: Sequence[Path]) -> list["Text"]:
     texts = [look_at(path) for path in real if not made & {real[path], *real[path].parents}]
     warn_of_empty(texts)
     if not any(text.size for text in texts):
-        raise DataError(f"`--files` names {len(texts)} texts, and there is nothing in them: give some text.")
+        raise DataError(f"`--files` names {len(texts)} texts, all of them empty: give some text.")
     return [text for text in texts if text.size]
 
 
 def _digest(texts: Sequence["Text"]) -> str:
-    """Returns what changes with the names, sizes and times of the texts."""
+    """Returns a hash of the names, sizes and times of the texts."""
     files = [(os.fsencode(os.path.realpath(text.path)).hex(), text.size, text.modified) for text in texts]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
@@ -144,12 +147,12 @@ def _digest(texts: Sequence["Text"]) -> str:
 def _learn(
     path: Path, texts: Sequence["Text"], separator: bytes | None, vocabulary: int, preemption: Preemption
 ) -> None:
-    """Learns byte pairs from all texts, if they aren't there from a run before."""
+    """Learns byte pairs from all texts, unless an earlier run has."""
     from core.data.bpe import train_bpe
     from core.data.corpus import open_text, pieces
 
     if path.exists():
-        print(f"{path} exists, and its byte pairs are used; remove it to learn them anew", flush=True)
+        print(f"{path} exists, and its byte pairs are used; remove it to learn new ones", flush=True)
         return
 
     def read() -> Iterator[bytes]:
@@ -159,14 +162,16 @@ def _learn(
                     yield piece.text
                     advance(len(piece.text))
                     if preemption.signal:
-                        raise PreemptedError(f"stopped by {preemption.name} before it had learnt: run it again.")
+                        raise PreemptedError(
+                            f"stopped by {preemption.name} before the byte pairs were learnt: run it again."
+                        )
 
     with _bar("learning byte pairs", sum(text.size for text in texts)) as advance:
         train_bpe(read(), path, vocabulary=vocabulary)
 
 
 def _write(writer: "TokenWriter", texts: Sequence["Text"], separator: bytes | None, preemption: Preemption) -> None:
-    """Turns texts into tokens from where the writer stands."""
+    """Converts texts to tokens from the writer's position on."""
     from core.data.corpus import open_text, pieces
 
     place, total = writer.place, sum(text.size for text in texts)
@@ -176,7 +181,7 @@ def _write(writer: "TokenWriter", texts: Sequence["Text"], separator: bytes | No
         for text in texts[place.file :]:
             with open_text(text.path) as file:
                 for piece in pieces(file, separator=separator, offset=place.offset, inside=place.inside):
-                    if piece.next_offset > text.size:  # of a text that grows there may be no end
+                    if piece.next_offset > text.size:  # a growing text may be endless
                         text.check_unchanged(file)
                     writer.append(piece.tokens(writer.tokenizer), begins_document=piece.begins_document)
                     read = piece.next_offset - place.offset
@@ -190,12 +195,12 @@ def _write(writer: "TokenWriter", texts: Sequence["Text"], separator: bytes | No
                     if preemption.signal:
                         raise PreemptedError(
                             f"stopped by {preemption.name}: {done:,} of {total:,} bytes are tokens, and saved. Run the "
-                            "same command again to go on."
+                            "same command again to resume."
                         )
                 text.check_unchanged(file)
             place.file, place.offset, place.inside = place.file + 1, 0, False
         if not place.tokens:
-            raise DataError(f"`--files` names {len(texts)} texts with nothing but separators in them: give some text.")
+            raise DataError(f"`--files` names {len(texts)} texts that contain only separators: give some text.")
         writer.finish()
 
 

@@ -1,6 +1,6 @@
-"""The loop around the step: chunks of steps, hooks between them, and what a signal asks for.
+"""The training loop: chunks of steps, hooks between them, and reactions to signals.
 
-Read it from `train` on. `trainers/loop/` holds the parts, each in a file of its own.
+Start reading at `train`. The parts are in `trainers/loop/`, one per file.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from trainers.workdir import Workdir
 
 
 class Trainer:
-    """Trains an experiment's task as the settings say. It is the `Run` that hooks see."""
+    """Trains an experiment's task with the given settings. It is the `Run` that hooks receive."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Trainer:
         return self.evaluation
 
     def warm_up(self, stacked: Any) -> None:
-        """Traces (and compiles) by a chunk that ends where it begins."""
+        """Traces (and compiles) with a chunk of zero steps."""
         with self.section("tracing", "tracing"):
             began = time.perf_counter()
             self._run_chunk = self.programs.make(stacked, self.telemetry.note)
@@ -112,7 +112,7 @@ class Trainer:
             self.programs.tell(self.telemetry, time.perf_counter() - began)
 
     def advance(self, stacked: Any) -> None:
-        """Runs what is left of the chunk of steps that `step` is in, and the hooks that are due then."""
+        """Runs the rest of the current chunk of steps, and the hooks that are due then."""
         self.hook_calls.before_chunk(self)
         self.take_steps(stacked, self._left_of_chunk, run=self._run_chunk)
         self.hook_calls.after_chunk(self)
@@ -146,7 +146,7 @@ class Trainer:
             )
 
     def take_steps(self, stacked: Any, count: int, *, run: Program) -> None:
-        """Takes the next `count` steps of a chunk by `run`; no hook is called."""
+        """Takes the next `count` steps of a chunk with the program `run`, without hooks."""
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
         with self.programs.explained():
             run(stacked, self.train_step.backend.handed(tf.constant([first, self.step, end], tf.int64)))
@@ -160,11 +160,11 @@ class Trainer:
             yield
 
     def stop_reading(self) -> None:
-        """Drops what reads examples ahead: nothing is trained afterwards."""
+        """Stops prefetching: nothing is trained afterwards."""
         self._chunks.close()
 
     def _read_on(self) -> Chunks:
-        """Has the chunks that come next be those from this step on."""
+        """Restarts the input at this step."""
         self._chunks = self.input.chunks_from(self.step, alive=self.watchdog.alive)
         self._reads = True
         return self._chunks
@@ -174,7 +174,7 @@ class Trainer:
         return self.input.chunk_steps - self.step % self.input.chunk_steps
 
     def _leave_untrained(self) -> None:
-        """Leaves before the first step if a signal asks for it: what is measured takes its time, and trains nothing."""
+        """Raises a `PreemptedError` before the first step if a signal came, as measuring trains nothing."""
         if self.agreement.any_worker(self._preemption.signal is not None):
             raise PreemptedError(self._preemption.before_first_step)
 
@@ -182,26 +182,26 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Counts the steps that are done."""
+        """Returns the number of completed steps."""
         return self.state.step
 
     @property
     def steps(self) -> int:
-        """Counts the steps that there are to do."""
+        """Returns the number of steps of the whole run."""
         return self.settings.steps
 
     @property
     def chunk(self) -> Any:
-        """Returns the function of a chunk of steps that was traced last."""
+        """Returns the last traced function of a chunk of steps."""
         return self.programs.chunk
 
     @property
     def evaluation(self) -> dict[str, float]:
-        """Returns the last figures that were reported, those before a kill among them."""
+        """Returns the last reported metrics, including those from before a restart."""
         return dict(self.state.ending.reported)
 
     def next_chunk(self) -> Any:
-        """Returns the chunk of batches that the next step is in, without taking it."""
+        """Returns the chunk of batches that contains the next step, without consuming it."""
         if not self._reads:
             self._read_on()
         return self._chunks.peek(within=self.step % self.input.chunk_steps > 0)
@@ -211,41 +211,41 @@ class Trainer:
         return figures_of(self.progress.read_sums())
 
     def take_figures(self) -> dict[str, float]:
-        """Returns the figures of a metric line, speed included; the next line starts from nothing."""
+        """Returns the metrics of a metric line, speed included, and resets them."""
         figures = figures_of(self.progress.take_sums())
         handed_out = self.train_step.backend.figures(self._run_chunk)
         spoken = {**figures, **self._rates(), **handed_out, **self._recovery.figures()}
         return {**spoken, **self.meter.take(self.settings.global_batch_size)}
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluates on all that is held out, and writes the figures."""
-        if not self._evaluated:  # a hook of the user's may have asked for it before
+        """Evaluates on all held-out sources, and writes the metrics."""
+        if not self._evaluated:  # a user's hook may have evaluated already
             for split, figures in self.evaluations.evaluate(self.watchdog.alive):
                 self.report(split, figures)
             self._evaluated = True
         return self.evaluation
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:
-        """Writes figures of how good the task has become; the last ones end up in the run's result."""
+        """Writes metrics of the task's quality; the last ones become part of the run's result."""
         self.telemetry.write(self.step, split, figures)
         self.state.ending.report(self.step, {short_name(split, name): float(x) for name, x in figures.items()})
 
     def save(self) -> Path:
-        """Begins to save a checkpoint of this moment; returns where. Every worker calls it, the chief writes."""
+        """Starts to save a checkpoint of this step; returns its path. Every worker calls it, the chief writes."""
         try:
             return self.state.save(warn=self.telemetry.warn_once)
         except NotFiniteError as error:
             raise self._recovery.leave_capsule(error, self.step - 1, self.telemetry) from None
 
     def settle(self) -> None:
-        """Waits until what is being saved is written; every worker calls it."""
+        """Waits until pending checkpoints are written; every worker calls it."""
         with self.section("save", "writing a checkpoint"):
             self.state.saves.settle(self.telemetry.note)
 
     def check_replicas(self) -> None:
-        """Raises a `DriftError` where replicas no longer hold the same variables."""
+        """Raises a `DriftError` if replicas hold different values of a variable."""
         self.state.check_replicas()
 
     def stop(self, reason: str) -> None:
-        """Ends the run at this step, once all hooks that are due have been called; `reason` is kept with it."""
+        """Ends the run after this step, once all due hooks have been called; `reason` is recorded."""
         self.hook_calls.stop(reason)

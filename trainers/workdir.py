@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, and who it belongs to."""
+"""The folder of a run: its paths, lock and JSON files."""
 
 import fcntl
 import json
@@ -13,16 +13,16 @@ from core.errors import CheckpointError, ConfigurationError, shown
 
 
 class Workdir:
-    """Paths below one folder, and the small JSON files that say how a run was started and how it ended."""
+    """Paths in a run's folder, and the small JSON files on how the run started and ended."""
 
     def __init__(self, path: Path):
         self.named = path  # in messages
-        self.path = path = path.absolute()  # code of the user's may change the directory
+        self.path = path = path.absolute()  # user code may change the directory
         self.checkpoints = path / "checkpoints"
         self.configurations = path / "config"
         self.metrics = path / "metrics.jsonl"
         self.events = path / "events"
-        self.evaluations = path / "evaluations.jsonl"  # of evaluations beside a run: trainers/runs/evaluations_file.py
+        self.evaluations = path / "evaluations.jsonl"  # of evaluations during a run: trainers/runs/evaluations_file.py
         self.evaluation_events = path / "evaluations"
         self.warnings = path / "warnings.jsonl"
         self.result = path / "result.json"
@@ -30,18 +30,18 @@ class Workdir:
         self._lock: IO[str] | None = None
         self.configuration: Mapping[str, str] = {}
         self.config_hash = ""
-        self.hooks: Mapping[str, str] = {}  # the bindings of hooks, which may change when a run goes on
+        self.hooks: Mapping[str, str] = {}  # the bindings of hooks, which may change when a run resumes
 
     def create(self) -> None:
-        """Makes the folder, and sees that it can be written and that what is in it is of the right kind."""
+        """Makes the folder; checks that it is writable and that its entries are files and folders as expected."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".write-{os.getpid()}"
             probe.touch()
-            probe.unlink(missing_ok=True)  # another start may have taken it for a leftover
+            probe.unlink(missing_ok=True)  # another start may have removed it as a leftover
         except OSError as error:
             raise disk_full(error, self.path) or ConfigurationError(
-                f"the workdir `{self.named}` can't be written: {error.strerror or error}. Name another with "
+                f"the workdir `{self.named}` can't be written: {error.strerror or error}. Give another with "
                 "`--workdir=DIR`, or change its permissions."
             ) from None
         files = [
@@ -53,7 +53,7 @@ class Workdir:
             self.warnings,
         ]
         for path in (*files, *self.path.glob("native_stderr*.log")):
-            if path.exists() and not path.is_file():  # to open a pipe would wait for ever
+            if path.exists() and not path.is_file():  # opening a pipe would block
                 raise _wrong_kind(path, "a plain file")
         for path in self._folders:
             if path.exists() and not path.is_dir():
@@ -65,21 +65,21 @@ class Workdir:
         return self.configurations, self.configurations / "history", self.events, *(self.path / name for name in names)
 
     def newest_name(self) -> str:
-        """Returns what the newest checkpoint is called, read or not."""
+        """Returns the newest checkpoint's name, without reading it."""
         return max((path.name for path in self.checkpoints.glob("step-*")), default="none")
 
     def lock(self) -> None:
-        """Keeps a second run out until this process ends, and tidies up after those that were killed."""
+        """Locks the folder until this process ends, and removes leftovers of killed runs."""
         if not self.take():
             raise ConfigurationError(
-                f"another run is writing to the workdir `{self.named}`: wait for it, or name another with "
+                f"another run is writing to the workdir `{self.named}`: wait for it, or give another with "
                 "`--workdir=DIR`."
             )
-        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its number stays its own
-        remove_unfinished([self.path, *self._folders])  # none but this run holds the lock
+        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open, so that its inode isn't reused
+        remove_unfinished([self.path, *self._folders])  # safe, because this run holds the lock
 
     def take(self) -> bool:
-        """Takes the lock until this process ends, unless another holds it."""
+        """Takes the lock until this process ends; returns False if another process holds it."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ class Workdir:
         return True
 
     def release(self) -> None:
-        """Lets another run have the folder: one of this process, which goes on."""
+        """Releases the lock, if this process continues after the run."""
         if self._lock is not None:
             self._lock.close()
         if self._folder is not None:
@@ -96,7 +96,7 @@ class Workdir:
         self._lock = self._folder = None
 
     def check_there(self) -> None:
-        """Raises a `CheckpointError` where the folder that was locked has been removed, moved or replaced since."""
+        """Raises a `CheckpointError` if the locked folder was removed, moved or replaced."""
         if self._folder is None:
             return
         try:
@@ -105,16 +105,16 @@ class Workdir:
             there = False
         if not there:
             raise CheckpointError(
-                f"the workdir `{self.named}` was removed or moved while the run was going on, and nothing more can be "
-                "kept in it. Put it back and run the same command again: it goes on from the newest checkpoint."
+                f"the workdir `{self.named}` was removed or moved during the run, so nothing more can be saved "
+                "in it. Put it back and run the same command again: it resumes from the newest checkpoint."
             )
 
     def read_result(self) -> dict[str, Any]:
-        """Returns how the last run that began has ended; empty if it didn't say."""
+        """Returns how the last run ended; empty if it left no result."""
         try:
             found = json.loads(self.result.read_bytes())
             whole = isinstance(found["evaluation"], dict) and {type(found["step"]), type(found["exit_code"])} == {int}
-        except (OSError, ValueError, TypeError, LookupError, RecursionError):  # none, or not one of ours
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):  # missing, or not a valid result
             return {}
         return dict(found) if whole else {}
 
@@ -127,12 +127,12 @@ class Workdir:
         evaluation: Mapping[str, float],
         best: Mapping[str, Any] | None = None,
     ) -> None:
-        """Records how the run ended, and which checkpoint is the `best` that is kept."""
+        """Records how the run ended, and which checkpoint is the `best`, if one is kept."""
         result = {"step": step, "exit_code": exit_code, "reason": reason, "evaluation": dict(evaluation)}
         self._write_result({**result, **({"best": best} if best else {})})
 
     def write_failed_start(self, *, exit_code: int, reason: str) -> None:
-        """Records why a start came to nothing, with no step; the result of a run that began stays, or of another's."""
+        """Records why a start failed, without a step; an existing result of a run stays."""
         if not self.read_result() and (self._folder is not None or self.take()):
             self._write_result({"step": None, "exit_code": exit_code, "reason": reason, "evaluation": {}})
 
@@ -142,14 +142,14 @@ class Workdir:
 
 
 def named_folder(workdir: object) -> Path:
-    """Returns the folder that a call of Python names: `~` is the home directory there, as it is in a shell."""
+    """Returns the folder named in a Python call, with `~` expanded as in a shell."""
     if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
-        raise ConfigurationError(f"`workdir` is {shown(workdir)}; name the folder of the run, as 'runs/mine'.")
+        raise ConfigurationError(f"`workdir` is {shown(workdir)}; give the folder of the run, as 'runs/mine'.")
     return Path(os.fsdecode(workdir)).expanduser()
 
 
 def _wrong_kind(path: Path, kind: str) -> ConfigurationError:
-    return ConfigurationError(f"`{path}` isn't {kind}: move it away, or name another folder with `--workdir=DIR`.")
+    return ConfigurationError(f"`{path}` isn't {kind}: move it away, or give another folder with `--workdir=DIR`.")
 
 
 def json_text(value: Mapping[str, Any]) -> str:
@@ -157,29 +157,29 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Puts null for what isn't finite, for which JSON has no number, as in `metrics.jsonl`."""
+    """Replaces non-finite numbers, which JSON lacks, by null, as in `metrics.jsonl`."""
     if isinstance(value, Mapping):
         return {key: _finite(x) for key, x in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-LOCKS = Path("/proc/locks")  # Linux; a run on another machine or system isn't seen
+LOCKS = Path("/proc/locks")  # Linux; runs on other machines aren't detected
 
 
 def is_locked(path: Path) -> bool:
-    """Tells whether a process of this machine holds the lock on a file."""
+    """Returns whether a process of this machine holds the lock on a file."""
     try:
         lock, lines = path.stat(), LOCKS.read_text().splitlines()
     except OSError:
         return False
-    # As in `7: FLOCK  ADVISORY  WRITE 4711 08:02:131 0 EOF`; of one who waits, the words are moved by an arrow. The
-    # device's number isn't the one that `stat` returns on btrfs and overlays, and so the process is asked.
+    # A line is `7: FLOCK  ADVISORY  WRITE 4711 08:02:131 0 EOF`; a waiting process has `->` as its second word. The
+    # device number differs from that of `stat` on btrfs and overlays, so the process's open files are compared too.
     locks = [line.split() for line in lines if " FLOCK " in line]
     return any(_has_open(int(words[4]), lock) for words in locks if words[5].endswith(f":{lock.st_ino}"))
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
-    """Tells whether a process has the file open; one that can't be asked is believed."""
+    """Returns whether the process has the file open; True if its files can't be listed."""
     try:
         opened = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -188,6 +188,6 @@ def _has_open(pid: int, file: os.stat_result) -> bool:
         try:
             if os.path.samestat(descriptor.stat(), file):
                 return True
-        except OSError:  # closed since
+        except OSError:  # closed meanwhile
             continue
     return False

@@ -78,7 +78,7 @@ def test_the_example_of_a_bad_step_is_named(tmp_path):
 @pytest.mark.parametrize("reads", ["through", "product"])
 def test_values_that_another_phase_or_the_gradient_alone_reads_are_blamed_and_counted(reads, tmp_path):
     trainer = make(tmp_path, task=task(**{reads: True}), source=points(y=(slice(3, 8), np.nan)), **ONE_STEP)
-    says = r"source `points` .* has nan in `y`; 4 more of these 24 examples aren't finite in it"
+    says = r"source `points` .* has nan in `y`; 4 more of these 24 examples have non-finite values in it"
     with pytest.raises(DataError, match=says):
         train(trainer)
 

@@ -42,7 +42,7 @@ def test_run_resumes(name: str, tmp_path: Path) -> None:
     assert before is not None
     assert "trainers.experiment.Experiment.task" in before.extra["configuration"]
     done = passed(*flags_of(name), "--gin_param=Trainer.steps = 20", f"--workdir={workdir}", cwd=tmp_path)
-    assert "going on from step 10" in done.stdout
+    assert "resuming from step 10" in done.stdout
     after = checkpoint.newest(workdir / "checkpoints", warn=print)
     assert after is not None
     assert (after.step, after.examples) == (20, 20 * RUNS[name][2])
@@ -101,7 +101,7 @@ def test_run_of_each_strategy_resumes_evaluates_and_exports(kind: str, tmp_path:
         assert done.returncode == 0, (done.stdout, done.stderr)
     else:
         done = passed(*words, cwd=tmp_path)
-    assert "going on from step 10" in done.stdout
+    assert "resuming from step 10" in done.stdout
     after = checkpoint.newest(workdir / "checkpoints", warn=print)
     assert after is not None
     assert (after.step, after.examples) == (20, 160)

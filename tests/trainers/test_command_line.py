@@ -112,7 +112,7 @@ def test_damaged_checkpoints(finished, tmp_path):
     data.write_bytes(data.read_bytes()[:-1])
     done = passed(LINEAR, *SHORT, cwd=tmp_path)
     assert "step-000000020" in done.stdout
-    assert "going on from step 10" in done.stdout
+    assert "resuming from step 10" in done.stdout
     for manifest in folder.glob("*/manifest.json"):
         manifest.write_text("{")
     assert older.exists()

@@ -83,7 +83,7 @@ def test_first_step_needs_no_checkpoint_and_no_folder(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "exit_code", "says"),
     [
-        (["--step=3"], 2, ["`--step` says which step `--eager` takes"]),
+        (["--step=3"], 2, ["`--step` is the step that `--eager` takes"]),
         (["--mode=evaluate", "--step=3"], 2, ["`--step` has no effect with `--mode=evaluate`"]),
         (["--eager", "--step=-1"], 2, ["`--step` is -1", "counted from 0"]),
         (["--eager", "--step=x"], 2, ["`--step` is 'x'"]),

@@ -85,7 +85,10 @@ large = ArraySource({"image": np.zeros([4, 9, 9, 1], "float32"), "label": np.zer
         ({"": HELD_OUT}, "calls a source ''"),
         ({"a/b": HELD_OUT}, "calls a source 'a/b'"),
         ({"..": HELD_OUT}, r"calls a source '\.\.'"),
-        ({"accuracy": digits("test")}, "calls a source `accuracy`, which is a figure of `LinearClassifier.evaluate`"),
+        (
+            {"accuracy": digits("test")},
+            "calls a source `accuracy`, which is already a metric of `Linear",
+        ),
         ({"a": part(4)}, r"`Experiment.eval_sources\['a'\]`: .*`part`"),
         ({"a": large}, r"eval_sources\['a'\]` .* `image` of shape \(9, 9, 1\), not \(8, 8, 1\)\. .* error is: "),
         ({"a": Stream(lambda seed, epoch: iter([{"x": 1.0}]))}, r"`Experiment.eval_sources\['a'\]` is the stream"),
@@ -134,7 +137,7 @@ def bound(*params):
         (["eval_sources = {'a': @noisy/digits()}", "nosiy/digits.split = 'test'"], "Did you mean `noisy`"),
         (["eval_sources = {'a': @adamw()}"], r"`eval_sources` is given .* `Mapping\[str, Source\]`"),
         (["eval_sources = {'a': @digist()}"], r"Did you mean `digits`\?"),
-        (["eval_sources = {'a': @digits(), 'a': @digits()}"], "'a' stands twice in one dictionary"),
+        (["eval_sources = {'a': @digits(), 'a': @digits()}"], "'a' is twice in one dictionary"),
     ],
 )
 def test_mistake_in_gin_is_named_before_anything_is_made(params, says):

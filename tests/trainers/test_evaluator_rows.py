@@ -175,5 +175,5 @@ class ByItsBatch(Contrast):
 
 
 def test_evaluation_that_normalises_by_its_batch_is_refused():
-    with pytest.raises(ConfigurationError, match=r"hands `Statistics` to a `BatchNorm`.*`Evaluator.global_batch_size`"):
+    with pytest.raises(ConfigurationError, match=r"passes `Statistics` to a `BatchNorm`.*`Evaluator.global_batch_"):
         evaluated(ByItsBatch, 1)

@@ -46,7 +46,7 @@ def test_metrics_and_events_agree_after_a_kill_and_an_evaluation_writes_nothing(
     flags = flags_of("digits_linear", *runtime, **EVERY, Trainer__steps=80)
     assert run(*flags, "--kill_after_step=60", cwd=tmp_path).returncode == -signal.SIGKILL
     done = passed(*flags, cwd=tmp_path)
-    assert "going on from step 40" in done.stdout
+    assert "resuming from step 40" in done.stdout
     workdir = tmp_path / "run"
     found = agreeing(workdir)
     where = {(split, step) for split in ("train", "eval") for step in (40, 80)}

@@ -68,7 +68,7 @@ def test_shape_error_in_a_loss_is_the_users(tmp_path):
     assert "Traceback (most recent call last)" in done.stderr
     assert f"{tmp_path}/mine.py" in done.stderr
     assert done.stderr.count('  File "') == done.stderr.count("/mine.py") == 1
-    assert "lines of Tapeloop, TensorFlow and others are left out: `--verbose` shows them" in done.stderr
+    assert "lines of Tapeloop, TensorFlow and others are hidden: `--verbose` shows them" in done.stderr
 
 
 def test_verbose_shows_a_whole_traceback(tmp_path, capsys):
@@ -161,7 +161,7 @@ MEMORY = {
         ["while training", "shape [4,1073741824] and type float", "takes 16 GiB", "which `CPU:0` hasn't left"],
     ),
     "numpy": ({"outside": HOOK.format(body="np.zeros(2**46)")}, ["Unable to allocate 512. TiB", "float64"]),
-    "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python itself finds no room"]),
+    "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python can't allocate memory"]),
     "an evaluation": (
         {"loss": f"return Loss(tf.square(y))\n\n{EVALUATE}        {TOO_MUCH}"},
         ["while evaluating", "shape [268435456,16384] and type float", "Lower `Evaluator.global_batch_size`"],

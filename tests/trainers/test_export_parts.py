@@ -79,7 +79,7 @@ def test_output_differs_by_a_part_of_its_largest_value():
         ("bfloat16", Difference(0.9e-2, 0.9), None),
         ("bfloat16", Difference(1.1e-2, 1.0), "0.01 is allowed"),
         ("int8", Difference(9.0, 0.99), None),
-        ("int8", Difference(0.0, 0.989), "98.90% of what it chooses; 99% are asked for"),
+        ("int8", Difference(0.0, 0.989), "98.90% of its choices; at least 99% are required"),
         ("int8", Difference(0.11), "0.1 is allowed"),
         ("float32", Difference(float("nan")), "differs"),
     ],
@@ -95,7 +95,7 @@ def test_differences_up_to_a_limit_are_allowed(weights, difference, says):
 
 def test_whole_numbers_are_choices():
     served = {"f": Served(dict, {})}
-    with pytest.raises(CheckpointError, match="100% are asked for"):
+    with pytest.raises(CheckpointError, match="at least 100% are required"):
         check_same({"f": {"n": Difference(0.0, 0.999)}}, served, kind="tflite", weights="float32")
     check_same({"f": {"n": Difference(0.0, 0.999)}}, served, kind="tflite", weights="int8")
 

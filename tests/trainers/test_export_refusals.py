@@ -37,7 +37,7 @@ def test_one_of_several_processes_exports_nothing(monkeypatch):
 
 def test_fresh_process_that_never_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "SECONDS", 0.01)
-    with pytest.raises(CheckpointError, match="hasn't computed with its saved_model in 0 s"):
+    with pytest.raises(CheckpointError, match="didn't finish with its saved_model in 0 s"):
         computed_alone("saved_model", tmp_path, {}, tmp_path / "compared")
 
 

@@ -182,7 +182,7 @@ def settings_of(**settings):
     ("settings", "words"),
     [
         ({"keep_best": "accuracy"}, ["`Trainer.keep_best` is 'accuracy'", "'max accuracy', 'min loss'"]),
-        ({"keep_best": "maximal accuracy"}, ["which way it is better"]),
+        ({"keep_best": "maximal accuracy"}, ["a direction and a metric"]),
         ({"keep_best": 3}, ["`Trainer.keep_best` is 3"]),
         ({"keep_every": 25}, ["`Trainer.keep_every` is 25", "`Trainer.checkpoint_every` = 10"]),
         ({"keep_every": 25, "checkpoint_every": None}, ["`Trainer.checkpoint_every` = None"]),
@@ -218,7 +218,7 @@ def test_best_of_an_unknown_figure_is_refused(tmp_path):
     often = {"evaluate_every": 10, "checkpoint_every": 10, "keep_best": "min loss"}
     with pytest.raises(ConfigurationError, match=r"`Trainer.keep_best` is 'min loss', and .* nothing to evaluate on"):
         make(tmp_path, **often)
-    with pytest.raises(ConfigurationError, match=r"no evaluation has the figure `loss`: there are `odd/accuracy`"):
+    with pytest.raises(ConfigurationError, match=r"no evaluation has the metric `loss`: there are `odd/accuracy`"):
         make(tmp_path, eval_sources={"odd": HELD_OUT}, **often)
 
 
@@ -249,13 +249,13 @@ def test_command_names_the_best_and_evaluates_it(tmp_path):
     flags = [*FLAGS, "--gin_file=stop.gin"]
     unknown = run(*flags, "--gin_param=better = 'max acuracy'", cwd=tmp_path)
     assert unknown.returncode == 2
-    assert "no evaluation has the figure `acuracy`" in unknown.stderr
+    assert "no evaluation has the metric `acuracy`" in unknown.stderr
     assert "Did you mean `accuracy`?" in unknown.stderr
     done = passed(*flags, cwd=tmp_path)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["reason"].startswith("stopped at step 10: `accuracy` was no better than ")
     best = result["best"]
-    assert f"the best by max accuracy is {best['value']:.4g}, of step {best['step']}" in done.stdout
+    assert f"best max accuracy: {best['value']:.4g} at step {best['step']}" in done.stdout
     last = run(*flags, "--mode=evaluate", cwd=tmp_path)
     assert "step 10/10" in last.stdout
     chosen = run(*flags, "--mode=evaluate", "--checkpoint=best", cwd=tmp_path)

@@ -124,7 +124,7 @@ def test_loaded_run_of_an_earlier_step_on_another_source(trained):
         == early.evaluate()
         != json.loads((trained / "result.json").read_text())["evaluation"]
     )
-    with pytest.raises(CheckpointError, match=r"`step` is 15, and of that step .* `step-000000010`, `step-000000020`"):
+    with pytest.raises(CheckpointError, match=r"`step` is 15, but .* `step-000000010`, `step-000000020`"):
         trainers.load(trained, step=15)
 
 
@@ -200,7 +200,7 @@ def test_bindings_that_only_a_step_reads_are_named(bent, tmp_path):
     shutil.copytree(bent[0], path)
     given = path / "config" / "given.gin"
     given.write_text(given.read_text() + "lifted.by = 0.5\n")
-    with pytest.warns(UserWarning, match=r"binds lifted\.by, which nothing has asked for.*`with run\.bindings\(\):`"):
+    with pytest.warns(UserWarning, match=r"binds lifted\.by, which nothing has used.*`with run\.bindings\(\):`"):
         one = trainers.load(path)
     assert one.evaluate()["loss"] == 4.5
     x = {"x": tf.constant([1.0])}
@@ -227,21 +227,21 @@ def test_checkpoint_that_is_replaced_meanwhile_is_followed_by_the_next(trained, 
 
 def test_load_refuses_anything_but_a_run(trained, folder, tmp_path):
     path = trained
-    with pytest.raises(ConfigurationError, match=r"doesn't exist: name the folder of a run.* Did you mean"):
+    with pytest.raises(ConfigurationError, match=r"doesn't exist: give a run's folder.* Did you mean"):
         trainers.load(f"{path}s")
-    with pytest.raises(ConfigurationError, match="is no run, and none lies in it"):
+    with pytest.raises(ConfigurationError, match="is no run and contains none"):
         trainers.load(tmp_path)
-    with pytest.raises(ConfigurationError, match="is no run, but holds some: name one, as"):
+    with pytest.raises(ConfigurationError, match="is a folder of runs: give one, as"):
         trainers.load(folder)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "run.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match=r"has no `config/given\.gin`.*has yet to begin, or never did"):
+    with pytest.raises(ConfigurationError, match=r"has no `config/given\.gin`.*hasn't started, or failed to"):
         trainers.load(tmp_path / "empty")
     for nothing in ("", None, 3):
-        with pytest.raises(ConfigurationError, match=r"^`workdir` is .*name the folder of the run, as 'runs/mine'"):
+        with pytest.raises(ConfigurationError, match=r"^`workdir` is .*give the folder of the run, as 'runs/mine'"):
             trainers.load(nothing)
     for step in ("400", "newest", 20.0, True, -1):
-        with pytest.raises(ConfigurationError, match=r"^`step` is .*give the step of a checkpoint, 400 say, or 'best'"):
+        with pytest.raises(ConfigurationError, match=r"^`step` is .*the step of a checkpoint such as 400, or 'best'"):
             trainers.load(path, step=step)
 
 
@@ -296,5 +296,5 @@ def test_load_refuses_a_checkpoint_that_does_not_fit_or_is_damaged(trained, tmp_
     shard.write_bytes(shard.read_bytes()[:-1] + b"\xff\x00")
     with pytest.warns(UserWarning, match="is damaged and was skipped"):
         assert trainers.load(damaged).step == 10
-    with pytest.warns(UserWarning, match="was skipped"), pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.warns(UserWarning, match="was skipped"), pytest.raises(CheckpointError, match="no complete checkpoint"):
         trainers.load(damaged, step=20)

@@ -50,7 +50,7 @@ def test_checkpoint_resumes_on_other_replicas_but_not_within_a_round(tmp_path):
     trainer.state.step = 20
     trainer.save()
     on_four = local(tmp_path, "four", replicas=4)
-    assert "2 replicas took its local steps, and now 4 do" in begin(on_four, newest(trainer)).lines[1]
+    assert "2 replicas took the local steps before, 4 take them now" in begin(on_four, newest(trainer)).lines[1]
     other = local(tmp_path, local_steps=8, steps=48, log_every=16, chunk_steps=8)
     says = r"is of step 20, which is within a round of `Trainer\.local_steps` = 8"
     with pytest.raises(ConfigurationError, match=says):
@@ -61,8 +61,8 @@ def test_command_resumes_a_killed_run_and_refuses_another_outer_optimizer(tmp_pa
     assert run(*FLAGS, "--workdir=whole", cwd=tmp_path).returncode == 0
     killed_after(tmp_path / "whole", 60, tmp_path)
     done = passed(*FLAGS, "--workdir=killed", cwd=tmp_path)
-    assert "going on from step 60" in done.stdout
-    assert "numbers change" not in done.stdout
+    assert "resuming from step 60" in done.stdout
+    assert "results differ" not in done.stdout
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
     other = refused(*FLAGS, "--workdir=killed", "--gin_param=Trainer.outer = None", cwd=tmp_path, exit_code=2, says=[])
     assert "- Trainer.outer = @outer/sgd()\n+ Trainer.outer = None" in other

@@ -65,11 +65,11 @@ def test_progress_in_a_loss_makes_the_number_of_steps_part_of_the_run(tmp_path):
     flag = write_task(tmp_path, loss=BY_STEP)
     assert run(*flags(20), cwd=tmp_path).returncode == 0
     done = run(*flags(30), cwd=tmp_path)
-    assert "going on from step 20" in done.stdout
+    assert "resuming from step 20" in done.stdout
     # Code that starts to read the progress later doesn't know the run's earlier number of steps.
     write_task(tmp_path, loss=BY_PROGRESS)
     refused(*flags(40), cwd=tmp_path, exit_code=2, says=["+ Trainer.steps = 40"])
     done = passed(*flags(40), "--allow_config_change", cwd=tmp_path)
-    assert "going on from step 30" in done.stdout
+    assert "resuming from step 30" in done.stdout
     says = ["- Trainer.steps = 40\n+ Trainer.steps = 50", "because phase `net` asks for `rng.progress`"]
     refused(*flags(50), cwd=tmp_path, exit_code=2, says=[*says, "--allow_config_change"])

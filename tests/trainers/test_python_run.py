@@ -84,7 +84,7 @@ def test_results_are_those_of_the_command(whole, folder):
     result = json.loads((folder / "command" / "result.json").read_text())
     assert whole.evaluate() == loaded.evaluate() == result["evaluation"]
     assert json.loads((folder / "whole" / "result.json").read_text()) == result
-    with pytest.raises(ConfigurationError, match="holds a run that gin files describe"):
+    with pytest.raises(ConfigurationError, match="holds a run made from gin files"):
         trainers.train(experiment(), settings(), folder / "command", quiet=True)
     refused = run(FLAGS[0], "--workdir=whole", cwd=folder)
     assert refused.returncode == ConfigurationError.exit_code
@@ -101,7 +101,7 @@ def test_run_that_failed_or_was_stopped_resumes_and_longer_settings_continue_it(
     assert capsys.readouterr().out == ""
     with pytest.raises(RuntimeError, match="the hook's own"):
         trainers.train(experiment(), settings(hooks=[At(20, fail)]), path)
-    assert "going on from step 10 (`step-000000010`)" in capsys.readouterr().out
+    assert "resuming from step 10 (`step-000000010`)" in capsys.readouterr().out
     assert read_run(path).reason == "RuntimeError: the hook's own"
     one, stopping = experiment(), settings(hooks=[At(12, interrupt)])
     with pytest.raises(PreemptedError, match="stopped by SIGINT after step 14 of 20; everything is in"):
@@ -142,7 +142,9 @@ def test_run_is_listed_like_any_other(whole, folder):
     assert (found.state, found.step, found.steps, found.damage) == ("finished", 20, 20, ())
     assert found.configuration["Experiment.task"] == "'MlpClassifier'"
     assert found.figures["eval/accuracy"].steps == whole.figures["eval/accuracy"].steps == (10, 20)
-    with pytest.raises(ConfigurationError, match=r"calls of Python, .* call `trainers\.train`, which returns a run"):
+    with pytest.raises(
+        ConfigurationError, match=r"calls of Python, .* `trainers\.train`, which returns a finished run"
+    ):
         trainers.load(folder / "whole")
 
 
@@ -160,16 +162,16 @@ def test_another_run_in_the_folder_is_refused(whole, folder, changed, set_otherw
     with pytest.raises(ConfigurationError, match="holds a run of another configuration") as refused:
         trainers.train(experiment(**changed), settings(**set_otherwise), folder / "whole", quiet=True)
     assert says in str(refused.value)
-    assert str(refused.value).endswith("or call `trainers.train` with what it was called with before.")
+    assert str(refused.value).endswith("or call `trainers.train` with the same arguments as before.")
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"settings": {"steps": 20}}, r"^`settings` is {'steps': 20}; give what `trainers\.Settings\(\.\.\.\)` makes"),
-        ({"experiment": mlp}, r"^`experiment` is <function mlp .*; give what `trainers\.Experiment\(\.\.\.\)` makes"),
-        ({"workdir": ""}, r"^`workdir` is ''; name the folder of the run"),
-        ({"workdir": None}, r"^`workdir` is None; name the folder of the run"),
+        ({"settings": {"steps": 20}}, r"^`settings` is {'steps': 20}; give a `trainers\.Settings\(\.\.\.\)`"),
+        ({"experiment": mlp}, r"^`experiment` is <function mlp .*; give a `trainers\.Experiment\(\.\.\.\)`"),
+        ({"workdir": ""}, r"^`workdir` is ''; give the folder of the run"),
+        ({"workdir": None}, r"^`workdir` is None; give the folder of the run"),
     ],
 )
 def test_arguments_of_another_type_are_refused(changed, says, whole, tmp_path, monkeypatch):
@@ -186,7 +188,7 @@ def endless(seed, epoch):
 
 
 def test_sources_of_another_type_are_refused(whole):
-    with pytest.raises(ConfigurationError, match=r"^`source` is the stream `endless`.*a source that has a length"):
+    with pytest.raises(ConfigurationError, match=r"^`source` is the stream `endless`.*a source with a length"):
         whole.evaluate(Stream(endless))
     for wrong, says in (
         (digits, r"`digits` itself.*: call it: `digits\(\.\.\.\)`"),
@@ -206,7 +208,10 @@ def test_sources_of_another_type_are_refused(whole):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"strategy": "mirrored"}, r"^`Experiment\.strategy` is 'mirrored'; give what a call makes: `core\.distr"),
+        (
+            {"strategy": "mirrored"},
+            r"^`Experiment\.strategy` is 'mirrored'; give a strategy made by a call: `core\.distr",
+        ),
         (
             {"strategy": mirrored},
             r"^`Experiment\.strategy` is <function mirrored .*: `core\.distribution\.mirrored\(\)`",
@@ -240,7 +245,7 @@ def test_hook_of_another_experiment_is_refused(folder):
     first = trainers.train(one, stopping, folder / "early", quiet=True)
     assert trainers.train(experiment(), stopping, folder / "early", quiet=True).step == first.step == 20  # no more
     with pytest.raises(
-        ConfigurationError, match=r"a `EarlyStopping` that was in a run of another experiment.*another by"
+        ConfigurationError, match=r"a `EarlyStopping` that was used in a run of another experiment.*new one with"
     ):
         trainers.train(experiment(), stopping, folder / "late", quiet=True)
 

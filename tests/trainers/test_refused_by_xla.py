@@ -69,7 +69,7 @@ def looping(net, batch):
 
 
 def test_gradients_through_an_unbounded_loop_are_refused_with_the_argument_to_give(tmp_path):
-    says = r"XLA can't compile gradients .* \(give `tf\.while_loop` its `maximum_iterations`\): write it otherwise"
+    says = r"XLA can't compile gradients .* \(give `tf\.while_loop` its `maximum_iterations`\): rewrite it"
     with pytest.raises(ConfigurationError, match=says):
         train(make(tmp_path, task=with_loss(looping), compile="xla"))
 

@@ -38,7 +38,7 @@ def test_killed_twice_and_started_again(whole, tmp_path):
         killed = run(LINEAR, *FLAGS, killed_in, "--kill_after_step", str(after), cwd=tmp_path)
         assert killed.returncode == -signal.SIGKILL
     done = passed(LINEAR, *FLAGS, killed_in, cwd=tmp_path)
-    assert "going on from step 40" in done.stdout
+    assert "resuming from step 40" in done.stdout
     assert outcome(tmp_path / folder) == outcome(whole)
 
 
@@ -160,7 +160,7 @@ def test_resume_check_that_fails_names_the_values_of_python(tmp_path):
 def test_resumed_run_that_differs_is_recognised_by_its_objects_or_its_values():
     differences = [f"variable `{i}`" for i in range(12)]
     note = "phase `net` calls Python at step.py:3 (`x = tf.py_function(f, [], x.dtype)`)"
-    printed = f"going on from step 80\n{note}: no checkpoint keeps what that remembers\ntraced in 1.0 s\n"
+    printed = f"resuming from step 80\n{note}: no checkpoint keeps what that remembers\ntraced in 1.0 s\n"
     told = resume_check.another_run(differences, printed)
     assert told.startswith(
         f"the resumed run is another run, likely because {note}: what Python remembers, no checkpoint"

@@ -47,7 +47,7 @@ def test_deadline_may_be_any_time(deadline):
 NO_TIME = [math.nan, math.inf, -math.inf, 0, 0.0, -3.5, "60", True, [60.0]]
 LOCAL = {"local_steps": 20}
 SPIKE = {"on_spike": "skip"}
-NO_SKIP = "`Trainer.max_skips` has no effect where no policy is 'skip'"
+NO_SKIP = "`Trainer.max_skips` has no effect unless a policy is 'skip'"
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ NO_SKIP = "`Trainer.max_skips` has no effect where no policy is 'skip'"
         ({"on_spike": "raise"}, "`Trainer.on_spike` is 'raise'; give one of 'skip', 'rollback'."),
         ({"max_skips": 2}, NO_SKIP),
         ({"max_skips": 2, "on_nonfinite": "rollback"}, NO_SKIP),
-        ({**SPIKE, "max_rollbacks": 2}, "`Trainer.max_rollbacks` has no effect where no policy is 'rollback'"),
+        ({**SPIKE, "max_rollbacks": 2}, "`Trainer.max_rollbacks` has no effect unless a policy is 'rollback'"),
         ({"spike_factor": 4.0}, "`Trainer.spike_factor` has no effect without `Trainer.on_spike`"),
         *(
-            ({**SPIKE, "spike_factor": x}, f"`Trainer.spike_factor` is {x}; a step is a spike")
+            ({**SPIKE, "spike_factor": x}, f"`Trainer.spike_factor` is {x}; a gradient of this many times")
             for x in (1.0, math.nan, True)
         ),
     ],

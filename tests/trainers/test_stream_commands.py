@@ -55,7 +55,7 @@ def test_command_resumes_a_stream_exactly(whole, tmp_path):
     write(tmp_path)
     killed_after(whole, 30, tmp_path)
     done = passed("--gin_file=own.gin", "--workdir=killed", cwd=tmp_path)
-    assert "going on from step 30" in done.stdout
+    assert "resuming from step 30" in done.stdout
     for name in ("variables", "extra", "config_hash"):
         assert manifest_of(tmp_path / "killed", 40)[name] == manifest_of(whole, 40)[name]
 

@@ -214,6 +214,6 @@ def test_stream_is_refused_for_evaluation(tmp_path):
     stream = Stream(shuffled_digits)
     with pytest.raises(ConfigurationError, match=r"`Experiment.eval_source` is the stream `shuffled_digits`"):
         Experiment(task=Order, train_source=PLAIN, eval_source=stream)
-    with pytest.raises(ConfigurationError, match="of which no single examples can be looked at: bind"):
+    with pytest.raises(ConfigurationError, match="which has no single examples: bind"):
         assert Experiment(task=Order, train_source=stream).shown_source
     assert Experiment(task=Order, train_source=stream, eval_source=PLAIN).shown_source is PLAIN

@@ -170,7 +170,7 @@ def test_signal_saves_and_asks_to_be_run_again(folder, monkeypatch, capfd):
     assert main(WORDS) == 75
     assert "stopped by SIGTERM: 12 of 39 bytes are tokens, and saved. Run the same" in capfd.readouterr().err
     assert main(WORDS) == 0
-    assert "going on behind 12 tokens of" in capfd.readouterr().out
+    assert "resuming after 12 tokens of" in capfd.readouterr().out
     assert (folder / "x.tokens").read_bytes() == whole
 
 
@@ -179,7 +179,7 @@ def test_signal_while_byte_pairs_are_learnt_leaves_nothing(folder, monkeypatch, 
     stopped.signal = signal.SIGTERM
     monkeypatch.setattr(tokenize, "Preemption", lambda: stopped)
     assert main([*WORDS, "--bpe=b.json", "--train_bpe=300"]) == 75
-    assert "before it had learnt" in capfd.readouterr().err
+    assert "before the byte pairs were learnt" in capfd.readouterr().err
     assert sorted(os.listdir(folder)) == ["texts"]
 
 
@@ -233,8 +233,8 @@ def test_second_writer_of_a_file_is_refused(folder):
         ([*WORDS[:2], "--separator="], 2, ["`--separator=` has an empty value"]),
         ([*WORDS, "--file=texts"], 2, ["`--file=texts`", "Did you mean `--files`?"]),
         (["--files=none*", "--out=x"], 4, ["none* names no file of text"]),
-        (["--files=texts/b.txt", "--out=x"], 4, ["`--files` names 1 texts, and there is nothing in them"]),
-        (["--files=texts/s.txt", "--out=x", "--separator=--"], 4, ["nothing but separators"]),
+        (["--files=texts/b.txt", "--out=x"], 4, ["`--files` names 1 texts, all of them empty"]),
+        (["--files=texts/s.txt", "--out=x", "--separator=--"], 4, ["only separators"]),
         (["--files=texts/a.txt", "--out=texts"], 2, ["`--out` is '", "texts', which exists"]),
         ([*WORDS, "--bpe=x.json"], 4, ["x.json can't be read: No such file"]),
         ([*WORDS[1:], "--files=/dev/zero"], 4, ["/dev/zero is a device"]),
@@ -278,7 +278,7 @@ def test_killed_process_resumes_to_the_same_bytes(tmp_path):
     began.communicate()
     done = subprocess.run(command, **{**kwargs, "timeout": 200})
     assert done.returncode == 0, done.stderr
-    assert "going on behind" in done.stdout
+    assert "resuming after" in done.stdout
     assert done.stderr == ""
     file = read_token_file(tmp_path / "x.tokens")
     assert file.header.documents == 1

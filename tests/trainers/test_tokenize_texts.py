@@ -36,7 +36,7 @@ def test_file_with_two_names_is_read_once_and_outputs_never(folder, monkeypatch,
         assert main(learns) == 0
     capfd.readouterr()
     assert main(learns) == 0  # its own output is stored among its texts, and isn't one
-    assert re.search("(?s)going on behind.*3 files", capfd.readouterr().out)
+    assert re.search("(?s)resuming after.*3 files", capfd.readouterr().out)
 
 
 def test_separator_may_be_bytes_that_are_no_text(folder):

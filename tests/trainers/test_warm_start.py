@@ -144,16 +144,14 @@ def test_fresh_optimizer_is_saved_at_once_if_no_averages_were_measured(tmp_path)
     again.save()
     assert (newest(again).extra[RESTART], there(again)) == ({"step": 10}, {10: ["last", "best by max accuracy"]})
     over = with_accuracies(tmp_path, [0.9])
-    assert begin(over, newest(over), restart_optimizer=True).lines[-1].endswith("isn't done again")
+    assert begin(over, newest(over), restart_optimizer=True).lines[-1].endswith("isn't repeated")
 
 
 def test_workers_that_found_different_weights_say_so(source, tmp_path, monkeypatch):
     trainer = make(tmp_path, task=task_with(MOMENTUM))
     trainer.experiment.start_from = checkpoint(str(source.workdir.path))
     monkeypatch.setattr(trainer.agreement, "first_text", lambda text: "the first worker's")
-    with pytest.raises(
-        ConfigurationError, match=r"`Experiment.start_from` names `.*/a`, where this worker found other"
-    ):
+    with pytest.raises(ConfigurationError, match=r"`Experiment.start_from` is `.*/a`, where this worker found other"):
         begin(trainer, None)
 
 
@@ -180,10 +178,10 @@ def test_settings_without_effect_on_a_resumed_run_are_reported(tmp_path):
     trainer.save()
     over = make(tmp_path, steps=20)
     with pytest.raises(
-        ConfigurationError, match=r"`.*/run` is over \(finished\) with `Trainer.steps = 20`: give it more"
+        ConfigurationError, match=r"`.*/run` has ended \(finished\) with `Trainer.steps = 20`: increase it"
     ):
         begin(over, newest(trainer), restart_optimizer=True)
-    with pytest.raises(ConfigurationError, match=r"is for a run that goes on, but `.*/checkpoints` holds no"):
+    with pytest.raises(ConfigurationError, match=r"is for resuming a run, but `.*/checkpoints` has no"):
         begin(over, None, restart_optimizer=True)
     longer = make(tmp_path)
     longer.experiment.start_from = checkpoint("a")
@@ -219,7 +217,7 @@ def test_command_starts_from_another_run_once_and_outlives_it(linear, tmp_path):
     killed_after(tmp_path / "whole", 0, tmp_path)
     shutil.rmtree(tmp_path / "a")
     resumed = passed(LINEAR, *SHORT, *WARM, "--workdir=killed", cwd=tmp_path)
-    assert "going on from step 0" in resumed.stdout
+    assert "resuming from step 0" in resumed.stdout
     assert variables_of(tmp_path / "killed", 20) == variables_of(tmp_path / "whole", 20)
     other = run(LINEAR, *SHORT, "--workdir=killed", cwd=tmp_path)
     assert (other.returncode, "- Experiment.start_from = @checkpoint()" in other.stderr) == (2, True)
@@ -265,6 +263,6 @@ def test_command_restarts_the_optimizer_once(linear, tmp_path):
     assert momentum - {*variables_of(tmp_path / "whole", 20)}
     killed_after(tmp_path / "whole", 30, tmp_path)
     again = run(LINEAR, *longer, *new, "--workdir=killed", cwd=tmp_path)
-    assert "`--restart_optimizer` has done its work at step 20, and isn't done again" in again.stdout
+    assert "`--restart_optimizer` was applied at step 20, and isn't repeated" in again.stdout
     assert variables_of(tmp_path / "killed", 40) == variables_of(tmp_path / "whole", 40)
     assert manifest_of(tmp_path / "whole", 40)["extra"]["restart_optimizer"] == {"step": 20}

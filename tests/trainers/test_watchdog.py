@@ -35,7 +35,7 @@ def test_a_hook_that_hangs_ends_the_run_with_6(tmp_path):
     done = run_process(write_task(tmp_path, outside=HANGS), *hook, deadline, cwd=tmp_path)
     assert done.returncode == 6, (done.returncode, done.stderr)
     *stacks, last = done.stderr.strip().split("\n")
-    assert last.startswith("error: the hook `Hangs` has shown no life for 30 s")
+    assert last.startswith("error: the hook `Hangs` has shown no progress for 30 s")
     assert any("mine.py" in line for line in stacks)
     result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
     assert (result["exit_code"], result["step"]) == (6, 20)
@@ -63,7 +63,7 @@ def test_set_up_that_hangs_ends_the_start_with_6(tmp_path):
     assert done.returncode == 6, (done.returncode, done.stderr)
     last = done.stderr.strip().split("\n")[-1]
     assert last.startswith(
-        "error: set-up has shown no life for 3 s (`Trainer.section_deadlines['set-up']`): the stacks"
+        "error: set-up has shown no progress for 3 s (`Trainer.section_deadlines['set-up']`): the stacks"
     )
     result = json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())
     assert (result["exit_code"], result["step"]) == (6, None)
@@ -210,8 +210,8 @@ def test_watchdog_has_no_thread_without_a_limit():
     ("limits", "section", "longest", "limit", "reason"),
     [
         (Limits(3600.0), "step", None, 3600.0, "`Trainer.section_deadline`"),
-        (Limits(3600.0), "step", 1.0, 900.0, "10 times its longest silence so far, or 900 s where that is less"),
-        (Limits(3600.0), "step", 200.0, 2000.0, "10 times its longest silence so far"),
+        (Limits(3600.0), "step", 1.0, 900.0, "10 times its longest pause so far, at least 900 s"),
+        (Limits(3600.0), "step", 200.0, 2000.0, "10 times its longest pause so far"),
         (Limits(3600.0), "step", 2000.0, 3600.0, "`Trainer.section_deadline`"),
         (Limits(30.0), "step", 1.0, 30.0, "`Trainer.section_deadline`"),
         (Limits(None), "step", 1.0, None, ""),

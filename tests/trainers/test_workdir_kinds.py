@@ -144,7 +144,7 @@ def test_checkpoint_of_a_custom_loop_is_refused(tmp_path):
     w = {"w": tf.Variable([1.0])}
     checkpoint.save(tmp_path / "run/checkpoints", w, step=5, examples=5, config_hash="mine", extra={"hooks": 3})
     linear = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
-    refused(linear, "--workdir=run", cwd=tmp_path, exit_code=2, says=["step-000000005", "a loop of your own"])
+    refused(linear, "--workdir=run", cwd=tmp_path, exit_code=2, says=["step-000000005", "a custom loop"])
     allowed = [linear, "--workdir=run", "--allow_config_change"]
     refused(*allowed, cwd=tmp_path, exit_code=5, says=["doesn't fit this model"])
     assert not (tmp_path / "run/config").exists()
@@ -156,8 +156,8 @@ def test_file_that_the_system_refuses_is_named_with_the_next_action(workdir):
         sync(path)
     assert exit_code_of(caught.value) == 2
     assert reason_of(caught.value) == (
-        f"`{path}` can't be opened, read or written: No such file or directory. See what it is and who may use it; the "
-        "same command then goes on."
+        f"`{path}` can't be opened, read or written: No such file or directory. Check the file and its permissions; "
+        "the same command then resumes."
     )
 
 

@@ -60,7 +60,7 @@ def damaged(bench: Bench, template: Path, name: str, damage: Callable[[Path, Ran
         bench.run(folder)
     else:
         bench.count("went on")
-        if "going on from step" not in done.stdout and "already finished" not in done.stdout:
+        if "resuming from step" not in done.stdout and "already finished" not in done.stdout:
             bench.fail("began afresh, in silence")
         if name == "result.json" and not (victim.is_file() and not victim.is_symlink()):
             bench.fail("ended with 0, and left no `result.json`")

@@ -1,1 +1,1 @@
-"""The words of an error, the page about it, and its exit code."""
+"""Error texts, their documentation page, and exit codes."""

@@ -1,7 +1,7 @@
-"""Whether it is an example that a figure isn't finite for: which one, in which feature, and where in it.
+"""Finds the example, feature and position that make a loss or metric non-finite.
 
-A value that isn't finite is no fault by itself: a task may mark by it what is missing, and select around it. So what
-went wrong is done again with zeros in place of such values, and they are blamed only if it then goes well.
+Non-finite data isn't always wrong: a task may use it to mark missing values, and select around it. So the failing
+computation is repeated with zeros in place of such values; they are blamed only if it then succeeds.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,18 @@ from core.errors import DataError
 from core.task import Batch
 
 ADVICE = (
-    "Repair such examples or leave them out; a value that is missing needs a finite number in its place, and a weight "
-    "of 0 where it would count."
+    "Repair such examples or remove them; replace missing values by finite numbers, and give them weight 0 if they "
+    "shouldn't count."
 )
 
 
 def unfit_features(batch: Batch) -> list[str]:
-    """Names the features of `batch` that hold infinities, or what is no number."""
+    """Names the features of `batch` that contain infinities or NaN."""
     return [key for key, x in batch.items() if x.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(x))]
 
 
 def blamed_feature(batch: Batch, goes_wrong: Callable[[Batch], bool]) -> str | None:
-    """Returns the feature of `batch` that makes it go wrong, because its values aren't finite; the first of several."""
+    """Returns the first feature of `batch` whose non-finite values make `goes_wrong` true."""
     unfit = unfit_features(batch)
     clean = {**batch, **{key: _cleaned(batch[key]) for key in unfit}}
     if not unfit or goes_wrong(clean) or not goes_wrong(batch):
@@ -37,7 +37,7 @@ def blamed_feature(batch: Batch, goes_wrong: Callable[[Batch], bool]) -> str | N
 def unfit_example(
     what: str, source: Examples, feature: str, values: tf.Tensor, indices: npt.NDArray[np.int64]
 ) -> DataError:
-    """Makes the error that says `what` went wrong: `feature` has these `values` in the examples `indices`.
+    """Returns the error: `feature` has these `values` in the examples `indices`, which made `what` go wrong.
 
     `indices` [...] has the leading axes of `values` [..., *the feature's shape].
     """
@@ -48,7 +48,7 @@ def unfit_example(
     shape = values.shape[indices.ndim :].as_list()
     where = f" at {[int(i) for i in np.unravel_index(place, shape)]}" if shape else ""
     others = len(set(examples.tolist())) - 1
-    more = f"; {others:,} more of these {indices.size:,} examples aren't finite in it" if others else ""
+    more = f"; {others:,} more of these {indices.size:,} examples have non-finite values in it" if others else ""
     example = indices.reshape(-1)[row]
     return DataError(
         f"{what}, because its data isn't: example {example} of source `{source.name}` ({source.place}) "

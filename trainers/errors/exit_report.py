@@ -1,8 +1,8 @@
-"""Whose fault it is that a run ends: this decides the exit code, and how much of the story is told.
+"""Maps an exception to an exit code and a report.
 
-What Tapeloop raises on purpose is one paragraph. So is a plain `ValueError`, `TypeError` or `OSError` of a line of its
-own: there a size, a name or a file was refused that the configuration gave. What a line of the user's raises, or a
-package that this line called, is the user's to find: exit code 1, and the traceback of the user's files.
+Errors that Tapeloop raises on purpose are one paragraph. So are `ValueError`, `TypeError` and `OSError` of Tapeloop's
+own lines, where a value in the configuration was wrong. An exception from a line of the user's, or from a package that
+this line called, has exit code 1 and the traceback of the user's files.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from typing import cast
 from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
 from trainers.errors.packages import CHECKOUT
 
-_AS_IMPORTED = Path(__file__).absolute().parents[2]  # in tracebacks links aren't followed
+_AS_IMPORTED = Path(__file__).absolute().parents[2]  # tracebacks don't resolve links
 _ROOTS = tuple({str(CHECKOUT): None, str(_AS_IMPORTED): None})
 _OURS = tuple(os.path.join(root, name, "") for root in _ROOTS for name in ("core", "models", "trainers"))
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = {"site-packages", "dist-packages"}
-# What these raise is the fault of whoever called them. Any other package is the user's own choice.
+# Exceptions from these packages are their caller's fault; other packages are the user's choice.
 _CALLED = {"absl", "gin", "numpy", "rich", "tensorboard", "tensorflow"}
-_FURTHER = "_tapeloop_further"  # the attribute of an exception that keeps what failed after it
+_FURTHER = "_tapeloop_further"  # attribute of an exception: the failures after it
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -39,7 +39,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns why a run that `error` ends has ended, as `result.json` keeps it."""
+    """Returns the reason for `result.json` of a run that `error` ends."""
     return as_said(_reason(error))
 
 
@@ -52,12 +52,12 @@ def _reason(error: BaseException) -> str:
     own = exit_code_of(error) == TapeloopError.exit_code
     if not own and isinstance(error, OSError) and error.filename and message == str(error):
         why = f"`{error.filename}` can't be opened, read or written: {error.strerror}"
-        return f"{why}. See what it is and who may use it; the same command then goes on."
+        return f"{why}. Check the file and its permissions; the same command then resumes."
     return f"{name}: {message}" if own and message else message or name
 
 
 def report(error: BaseException, *, verbose: bool) -> int:
-    """Prints what ended a run, with its traceback where it is the user's or if `verbose`; returns the exit code."""
+    """Prints what ended a run, with the traceback if it is the user's or if `verbose`; returns the exit code."""
     code = exit_code_of(error)
     own = code == TapeloopError.exit_code and not isinstance(error, TapeloopError)
     if verbose or own:
@@ -72,7 +72,7 @@ def report(error: BaseException, *, verbose: bool) -> int:
 
 @contextlib.contextmanager
 def after(error: BaseException) -> Iterator[None]:
-    """Keeps what else fails from taking the place of `error`, which came first: it becomes a further line."""
+    """Keeps a further failure from replacing `error`, which came first: it becomes a further line."""
     try:
         yield
     except Exception as second:
@@ -82,14 +82,14 @@ def after(error: BaseException) -> Iterator[None]:
 
 
 def plain(error: BaseException) -> str:
-    """Returns the message without what gin appends to whatever is raised inside a configurable."""
+    """Returns the message without gin's additions to exceptions within a configurable."""
     from trainers.gin_audit.imports import plain_message
 
     return plain_message(error)
 
 
 def _explained(error: BaseException) -> BaseException:
-    """Returns a `NoRoomError` for what says that disk or memory is full, and anything else as it is."""
+    """Returns a `NoRoomError` if disk or memory is full, and other errors unchanged."""
     if isinstance(error, TapeloopError):
         return error
     from trainers.errors.out_of_memory import explain_no_room
@@ -98,7 +98,7 @@ def _explained(error: BaseException) -> BaseException:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Tells whether a line of Tapeloop's own raised `error`, or a package that it called."""
+    """Returns whether a line of Tapeloop, or a package that it called, raised `error`."""
     if not isinstance(error, ValueError | TypeError | OSError):
         return False
     blamed = [name for name, _ in _frames(error)]
@@ -106,13 +106,13 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Returns where in the user's own code an error arose, if it did."""
+    """Returns the place in the user's code where an error arose, if any."""
     own = [(name, line) for name, line in _frames(error) if not name.startswith(_OURS)]
     return f" ({own[-1][0]}:{own[-1][1]}; `--verbose` shows the traceback)" if own else ""
 
 
 def _told(error: BaseException, *, whole: bool) -> Iterator[str]:
-    """Yields the lines of a traceback, those of the user's own files alone unless it is to be `whole`."""
+    """Yields the lines of a traceback: of the user's files only, unless `whole`."""
     found = traceback.TracebackException.from_exception(error)
     if not whole and _own_frames(found.stack):
         count, part = 0, cast("traceback.TracebackException | None", found)
@@ -121,7 +121,7 @@ def _told(error: BaseException, *, whole: bool) -> Iterator[str]:
             count, part.stack = count + len(part.stack) - len(frames), traceback.StackSummary.from_list(frames)
             part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
         yield from found.format()
-        yield f"({count} lines of Tapeloop, TensorFlow and others are left out: `--verbose` shows them)\n"
+        yield f"({count} lines of Tapeloop, TensorFlow and others are hidden: `--verbose` shows them)\n"
     else:
         yield from found.format()
 
@@ -131,7 +131,7 @@ def _own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 
 
 def _page(error: BaseException, code: int) -> str:
-    """Returns a sentence with the page about such errors, unless the message names one."""
+    """Returns a sentence with the page about such errors, unless the message names a page."""
     from trainers.errors.pages import page_of
 
     said = reason_of(error)
@@ -140,18 +140,18 @@ def _page(error: BaseException, code: int) -> str:
     page = page_of(ours if names and names[-1].startswith(_OURS) else [], code)
     if page is None or "docs/" in said:
         return ""
-    apart = "\n" if said.rpartition("\n")[2].startswith(" ") else " "  # code to copy, or a table, stays as it is
+    apart = "\n" if said.rpartition("\n")[2].startswith(" ") else " "  # keeps code and tables intact
     return f"{apart}See {page}."
 
 
 def _frames(error: BaseException) -> list[tuple[str, int | None]]:
-    """Lists files and lines of those who can be blamed, the innermost last."""
+    """Lists files and lines that can be blamed, the innermost last."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     return [(name, line) for name, line in frames if not _is_called(name)]
 
 
 def _is_called(filename: str) -> bool:
-    """Tells whether a file is Python's, or a package's that only does what it is asked to."""
+    """Returns whether a file is Python's, or a package's that only does what its caller asks."""
     if filename.startswith(_OURS):
         return False
     parts = Path(filename).parts

@@ -1,4 +1,4 @@
-"""Out of memory, or of disk: what TensorFlow, NumPy and Python say of it, in terms of what to make smaller."""
+"""Explains a full memory or disk: reads TensorFlow's, NumPy's and Python's errors, and says what to reduce."""
 
 import math
 import re
@@ -12,28 +12,28 @@ _TENSOR = re.compile(r"OOM when allocating tensor with shape\[([\d,]*)\] and typ
 _BYTES = re.compile(r"Out of memory while trying to allocate (\d+) bytes", re.IGNORECASE)
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}|\[Op:(\w+)\]")
 _FILE = re.compile(r"(\S+); (No space left on device|Disk quota exceeded|File too large)")
-# What Python raised in a function that TensorFlow called, as TensorFlow tells it.
+# A Python exception in a function called by TensorFlow, as text in TensorFlow's error.
 _PYTHON = re.compile(r"\bMemoryError: ?([^\n]*)")
 _PYTHON_FILE = re.compile(r"\bOSError: \[Errno (\d+)\] [^\n:]*(?:: '([^'\n]+)')?")
 _WIDTHS = {"half": 2, "bfloat16": 2, "double": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16}
 _NARROW = ("bool", "int8", "uint8", "float8")
 
-# What was going on, by a file that stands in the traceback, and what to make smaller then. The first that fits counts.
+# Activities by a file in the traceback, each with its remedy. The first match counts.
 _TRAINING = (
     "training",
-    "Lower `Trainer.global_batch_size`, cut the step into more `Trainer.microbatches` (where rows are independent, no "
-    "number changes), or keep fewer activations, by `core.layers.recompute`",
+    "Lower `Trainer.global_batch_size`, use more `Trainer.microbatches` (with independent rows, results stay the same) "
+    "or keep fewer activations with `core.layers.recompute`",
 )
 _SECTIONS = {
     "trainers/gin_audit/imports.py": ("importing a module that the configuration names", "Free memory on this machine"),
     "core/checkpoint/": ("restoring or saving a checkpoint", "Free memory on this machine or device"),
     "trainers/loop/input.py": (
         "reading a batch",
-        "Lower `Trainer.global_batch_size` or `Trainer.chunk_steps`, or let the source hold less at once",
+        "Lower `Trainer.global_batch_size` or `Trainer.chunk_steps`, or reduce what the source holds in memory",
     ),
     "trainers/evaluation/evaluator.py": ("evaluating", "Lower `Evaluator.global_batch_size`"),
-    "trainers/modes/sample.py": ("sampling", "Ask for fewer images, with `--samples`"),
-    "trainers/hooks/": ("a hook was looking at the run", "Let the hook take fewer examples or samples at once"),
+    "trainers/modes/sample.py": ("sampling", "Request fewer images with `--samples`"),
+    "trainers/hooks/": ("a hook was running", "Reduce the hook's number of examples or samples"),
     "trainers/experiment.py": (
         "making the task and its sources",
         "Make them smaller, or use a larger device",
@@ -42,19 +42,19 @@ _SECTIONS = {
 
 
 def explain_no_room(error: BaseException) -> NoRoomError | None:
-    """Returns what to say where `error` says that memory or a disk is full; else `None`."""
+    """Returns the error to show if `error` means that memory or a disk is full, else `None`."""
     if isinstance(error, OSError):
         return disk_full(_as_raised(error))
     text = str(error)
     if not isinstance(error, MemoryError):
-        # TensorFlow's classes are known by their names: this file is read before TensorFlow may be imported.
+        # TensorFlow's classes are recognised by name: this file is loaded before TensorFlow may be imported.
         classes = {c.__name__ for c in type(error).__mro__}
         found = _PYTHON_FILE.search(text) if "OpError" in classes else None
         if found and (full := disk_full(OSError(int(found[1]), "", found[2]))):
             return full
         if "OpError" in classes and (found := _FILE.search(text)):
             return NoRoomError(
-                f"`{found[1]}` can't be written: {found[2]}. Make room there (`df -h`); the same command then goes on "
+                f"`{found[1]}` can't be written: {found[2]}. Make room there (`df -h`); the same command then resumes "
                 "from the last checkpoint."
             )
         if "ResourceExhaustedError" not in classes:
@@ -64,7 +64,7 @@ def explain_no_room(error: BaseException) -> NoRoomError | None:
 
 
 def _as_raised(error: OSError) -> OSError:
-    """Returns what was raised: gin puts a stand-in into its place, which knows the message alone."""
+    """Returns the original error: gin replaces it by one with only the message."""
     first = error.__context__
     if not isinstance(first, OSError) or type(error).__bases__ != (type(first),):
         return error
@@ -77,7 +77,7 @@ def _section(error: BaseException) -> tuple[str, str]:
 
 
 def _what(text: str) -> str:
-    """Names what there was no room for: a tensor by shape, type, bytes, device and operation, as far as is known."""
+    """Describes what didn't fit: a tensor by shape, type, bytes, device and operation, as far as known."""
     node = next((name for found in _NODE.findall(text) for name in found if name), None)
     made_by = f", made by the operation `{node}`," if node else ""
     if found := _TENSOR.search(text):
@@ -85,9 +85,9 @@ def _what(text: str) -> str:
         count = math.prod(map(int, filter(None, shape.split(","))))
         where = device.rpartition("device:")[2]
         taken = size(count * (1 if dtype.startswith(_NARROW) else _WIDTHS.get(dtype, 4)))
-        return f"a tensor of shape [{shape}] and type {dtype}{made_by} takes {taken}, which `{where}` hasn't left"
+        return f"a tensor of shape [{shape}] and type {dtype}{made_by} takes {taken}, more than is free on `{where}`"
     if found := _BYTES.search(text):
         return f"there is no room for {size(int(found[1]))}{made_by.rstrip(',')}"
     if found := _PYTHON.search(text):
         text = found[1]
-    return text.strip().split("\n")[0].rstrip(".") or "Python itself finds no room"
+    return text.strip().split("\n")[0].rstrip(".") or "Python can't allocate memory"

@@ -1,6 +1,6 @@
-"""Packages that a command imports: ours, not a namesake's, and all that others have written.
+"""Checks a command's packages: Tapeloop's own are the right ones, and third-party ones can be imported.
 
-Nothing here imports anything of others, not even absl.
+It imports no third-party package, not even absl.
 """
 
 import importlib
@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def check_own_packages() -> None:
-    """Refuses a `core/` or `models/` in the working directory, which would be imported instead of ours."""
+    """Raises an error for a `core/` or `models/` in the working directory that hides Tapeloop's own."""
     for name in ("core", "models"):
         found = importlib.util.find_spec(name)
         place = Path(found.origin).resolve().parent if found and found.origin else None
@@ -25,7 +25,7 @@ def check_own_packages() -> None:
 
 
 def import_packages(*modules: str) -> None:
-    """Imports what others have written; names the package where that fails, instead of a traceback through it."""
+    """Imports third-party modules; a failure is an error that names the package, without a traceback."""
     for module in modules:
         try:
             importlib.import_module(module)

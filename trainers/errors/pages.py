@@ -1,13 +1,13 @@
-"""The page that explains what an error is about, by where in the project it was raised, or else by its exit code.
+"""Maps an error to its documentation page, by the place where it was raised, or else by its exit code.
 
-A message that names a page itself is left as it is. What no page explains ends without one.
+A message that already names a page is unchanged. Some errors have no page.
 """
 
 import os
 from collections.abc import Sequence
 
-HELPERS = ("core/arguments.py", "core/choice.py")  # which refuse what their callers were given
-PLACES = {  # the first that a file's path begins with counts
+HELPERS = ("core/arguments.py", "core/choice.py")  # checks of their callers' arguments
+PLACES = {  # the first prefix of a file's path counts
     "core/checkpoint/keep": "docs/checkpoints.md#which-checkpoints-stay",
     "core/checkpoint": "docs/checkpoints.md#what-goes-wrong",
     "core/data/augment": "docs/input.md#images-in-folders",
@@ -106,7 +106,7 @@ PLACES = {  # the first that a file's path begins with counts
     "trainers/lifecycle/first_weights": "docs/use-a-run.md#warm-start-and-fine-tune",
     "trainers/workdir": "docs/running.md#the-folder-of-a-run",
 }
-PAGES = {  # by exit code, where no place is known
+PAGES = {  # by exit code, if no place is known
     3: "docs/troubleshooting.md#a-loss-that-isnt-finite",
     4: "docs/input.md#what-goes-wrong",
     5: "docs/checkpoints.md#what-goes-wrong",
@@ -117,8 +117,8 @@ PAGES = {  # by exit code, where no place is known
 
 
 def page_of(files: Sequence[str], code: int) -> str | None:
-    """Returns the page about an error by the files that it came through, those of the project alone, innermost last."""
-    if code in (2, 4, 5):  # no room, say, is no matter of the place
+    """Returns the page for an error by the project's files that it passed through, innermost last."""
+    if code in (2, 4, 5):  # other codes don't depend on the place
         raised = [path for name in files if not (path := name.replace(os.sep, "/")).startswith(HELPERS)]
         for place, page in PLACES.items() if raised else ():
             if raised[-1].startswith(place):

@@ -1,4 +1,4 @@
-"""What went wrong, in terms of what the user gave: values that don't fit."""
+"""Translates TensorFlow's errors on values and determinism into errors about tasks, sources and settings."""
 
 import contextlib
 import re
@@ -19,13 +19,13 @@ _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of
 
 @contextlib.contextmanager
 def explained(source: Examples) -> Iterator[None]:
-    """Raises what TensorFlow's kernels say of examples of `source` as an error in the user's terms."""
+    """Translates errors of TensorFlow's kernels on examples of `source`."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
         if WRONG_ROWS in error.message:
             raise ConfigurationError(
-                f"{WRONG_ROWS}: not a mean over the batch, nor anything else of another length. See "
+                f"{WRONG_ROWS}: not a mean over the batch, or a tensor of another length. See "
                 "docs/your-own-step.md#what-is-refused."
             ) from None
         damaged = unreadable_image(error.message) or bad_example(error.message)
@@ -43,7 +43,7 @@ def explained(source: Examples) -> Iterator[None]:
 
 @contextlib.contextmanager
 def repeatable_or_refused(deterministic: bool) -> Iterator[None]:
-    """Raises what TensorFlow says of an operation that it can't repeat to the bit as an error in the user's terms."""
+    """Translates TensorFlow's error for an operation without a deterministic kernel."""
     try:
         yield
     except tf.errors.UnimplementedError as error:
@@ -52,7 +52,7 @@ def repeatable_or_refused(deterministic: bool) -> Iterator[None]:
         if not deterministic or first is None:
             raise
         raise ConfigurationError(
-            "`Experiment.deterministic` is True, but TensorFlow has no repeatable form of an operation of this step: "
-            f'{first}. Set `Trainer.compile = "off"` if it is XLA that lacks it, or else `Experiment.deterministic = '
+            "`Experiment.deterministic` is True, but TensorFlow has no deterministic kernel for an operation of this "
+            f'step: {first}. Set `Trainer.compile = "off"` if XLA lacks it, or else `Experiment.deterministic = '
             "False`. See docs/running.md#configurations."
         ) from error

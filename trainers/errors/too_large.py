@@ -1,4 +1,4 @@
-"""Says that a task doesn't fit into this machine's memory, before it is made there."""
+"""Checks whether a task fits into this machine's memory before it is made."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -17,18 +17,18 @@ from core.task import Task
 from trainers.options.sizes import size
 
 T = TypeVar("T")
-LARGE = 16  # of as many parts of the memory, one makes a task worth to be looked at before it is made
+LARGE = 16  # a task of 1/16 of the memory is checked before it is made
 
 
 class _LargeError(BaseException):
-    """Stops the making of a task: nothing of Tapeloop, TensorFlow or gin catches it on the way."""
+    """Stops the making of a task; a BaseException, so that nothing catches it on the way."""
 
 
 def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
-    """Returns what `make` makes; raises a `NoRoomError` where this machine hasn't the memory for it.
+    """Returns the result of `make`; raises a `NoRoomError` if this machine's memory is too small.
 
-    A task that turns out to be large is put aside, and looked at by its shapes; several workers look at any task so
-    before it is made. What GPUs hold they say themselves.
+    A large task is discarded and measured by its shapes. With several workers, any task is measured before it is made.
+    GPU memory isn't checked.
     """
     memory, so_far = machine_memory(), 0
 
@@ -41,7 +41,9 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
     if any("GPU" in str(device) for device in backend_of(strategy).local_devices):
         return make()
     membership = joined()
-    if membership is None or membership.cluster.size == 1:  # of several none may stop while others wait for its values
+    if (
+        membership is None or membership.cluster.size == 1
+    ):  # with several, none may stop while others wait for its values
         try:
             with announced(count):
                 return make()
@@ -58,7 +60,7 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
 
 
 def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
-    """Returns the bytes that this machine's devices hold of variables: all of each, or on a mesh their parts."""
+    """Returns the bytes of variables on this machine's devices: full copies, or their shards on a mesh."""
     backend = backend_of(strategy)
     return len(backend.local_devices) * sum(map(backend.bytes_per_device, variables))
 

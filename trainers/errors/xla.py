@@ -1,4 +1,4 @@
-"""What XLA can't compile, said in terms of what the user wrote: the operation, and the line that made it."""
+"""Translates XLA's compilation errors: names the operation and the user's line that made it."""
 
 import contextlib
 import itertools
@@ -17,9 +17,9 @@ _CORE = Path(core.__file__).resolve().parent
 
 
 def refused_by_xla(error: BaseException) -> str | None:
-    """Returns why XLA refused a program, or None where the error is another."""
+    """Returns why XLA couldn't compile a program, or None for another error."""
     text = str(error)
-    said = _LINE.sub("", text)  # what folders, files and functions are called says nothing
+    said = _LINE.sub("", text)  # names of folders, files and functions must not match
     if not isinstance(error, tf.errors.OpError) or not ("tf2xla" in said or "XLA" in said) or "determinis" in said:
         return None
     operation = _OPERATION.search(said)
@@ -34,9 +34,9 @@ def refused_by_xla(error: BaseException) -> str | None:
 
 
 def _maker(text: str) -> str:
-    """Returns which line of the user's makes it, the innermost one that the engine called, if it is known.
+    """Returns the user's line that made it, the innermost one called by the engine, if known.
 
-    Gradients through loops are made by TensorFlow, without a line: the one that started the run would mislead.
+    TensorFlow makes gradients through loops without a line: the outer line would mislead.
     """
     lines = _LINE.findall(text.split("tf2xla conversion failed")[0])
     called = itertools.dropwhile(lambda line: not _is_ours(line[0], "engine"), lines)
@@ -45,14 +45,14 @@ def _maker(text: str) -> str:
 
 
 def _is_ours(file: str, folder: str = "") -> bool:
-    """Says whether a file is one of `core`, by the end of its path: TensorFlow leaves out what all paths begin with."""
+    """Returns whether a file is in `core`, by the end of its path: TensorFlow drops the common prefix."""
     _, found, end = f"/{file}".rpartition("/core/")
     return bool(found) and end.startswith(folder) and (_CORE / end).is_file()
 
 
 @contextlib.contextmanager
 def compiled_or_refused() -> Iterator[None]:
-    """Raises what XLA says of an operation that it can't compile as an error in the user's terms."""
+    """Translates XLA's error for an operation that it can't compile."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -60,6 +60,6 @@ def compiled_or_refused() -> Iterator[None]:
         if reason is None:
             raise
         raise ConfigurationError(
-            f"`Trainer.compile` asks for programs of XLA, but {reason}: write it otherwise, or set `Trainer.compile` "
+            f"`Trainer.compile` asks for programs of XLA, but {reason}: rewrite it, or set `Trainer.compile` "
             'to "off", to "auto", or to the updates that can be compiled: `{"net": "xla"}`.'
         ) from error

@@ -1,1 +1,1 @@
-"""Figures of held-out examples, by the raw weights or their averages."""
+"""Metrics on held-out examples, with the raw weights or their averages."""

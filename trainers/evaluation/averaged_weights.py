@@ -1,7 +1,7 @@
-"""The task as evaluation and export read it: with the averages of its weights, where an optimizer keeps them.
+"""The task for evaluation and export: with averaged weights, if an optimizer keeps averages.
 
-Normalisation by moving averages of the weights that are trained would be off for averaged ones. So a rule that averages
-weights averages what these layers saw alike (`Optimizer.average_statistics`), and both are read together.
+Moving statistics of the trained weights would be wrong for averaged weights. So an optimizer that averages weights also
+averages the layers' statistics (`Optimizer.average_statistics`), and evaluation reads both.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ from trainers.experiment import Experiment
 
 
 class Averaged:
-    """A task for reading. `update` brings it to the state of training."""
+    """A task to read from. `update` copies the state of training into it."""
 
     def __init__(self, task: Task):
         self._task = task
@@ -30,13 +30,13 @@ class Averaged:
         return self._task
 
     def update(self) -> None:
-        """Does nothing where the weights themselves are read."""
+        """Does nothing if the trained weights themselves are read."""
 
 
 class AveragedTwin(Averaged):
-    """A second task that takes the averages, so that nothing is ever swapped in the one that is trained.
+    """A second task that holds the averages, so that the trained task is never modified.
 
-    Of variables on servers it is made on the host: reading them one by one would take a message each.
+    With parameter servers it is on the host: reading server variables one by one takes a message each.
     """
 
     def __init__(self, experiment: Experiment):
@@ -46,7 +46,7 @@ class AveragedTwin(Averaged):
         self._copy = traced_for_each(self._copied)
 
     def update(self) -> None:
-        """Copies averages, and everything of which there is no average."""
+        """Copies the averages, and all variables without an average."""
         self._copy()
 
     def _copied(self) -> None:
@@ -60,11 +60,11 @@ class AveragedTwin(Averaged):
         twins = named_variables(self.task)
         for path, variable in assembly.task_variables.items():
             twins[path].assign(read[id(variable)])
-        commit(refreshed(self.task))  # what is derived belongs to the averages, not to the weights it was copied with
+        commit(refreshed(self.task))  # recomputes derived state from the averages
 
 
 class HostTwin(Averaged):
-    """The task of a mesh as hooks read it: a copy on the host, in plain variables, made once it is asked for."""
+    """The task of a mesh for hooks: a copy on the host in plain variables, made at first use."""
 
     def __init__(self, experiment: Experiment, averaged: Averaged):
         self.experiment, self.averaged = experiment, averaged
@@ -74,7 +74,7 @@ class HostTwin(Averaged):
         return self.experiment.make_host_task()
 
     def update(self) -> None:
-        """Copies the values of the mesh, each gathered in turn: every process takes part."""
+        """Gathers and copies the values of the mesh one after the other; a collective of all processes."""
         self.averaged.update()
         twins = named_variables(self.task)
         for path, variable in named_variables(self.averaged.task).items():
@@ -82,9 +82,9 @@ class HostTwin(Averaged):
 
 
 def where_averages_lie(assembly: Assembly) -> dict[str, str | None]:
-    """Returns which variable of a checkpoint evaluation reads in place of each of the task's, by their paths.
+    """Returns {path of a task's variable: path of the checkpoint's variable that evaluation reads}.
 
-    It is `None` for one that an optimizer computes, which no checkpoint holds.
+    The value is `None` for a variable that an optimizer computes; no checkpoint holds it.
     """
     paths, found = {id(v): path for path, v in assembly.task_variables.items()}, dict[str, str | None]()
     for phase, optimizer in assembly.optimizers.items():
@@ -107,9 +107,9 @@ def restore(
     partial: Sequence[str] = (),
     say: Callable[[str], object],
 ) -> None:
-    """Gives `variables` what a checkpoint holds, as `core.checkpoint.restore` does.
+    """Restores `variables` from a checkpoint, as `core.checkpoint.restore` does.
 
-    One that was saved before statistics were averaged has none: they begin at the layers' own, which it `say`s.
+    Checkpoints of old versions lack averaged statistics; they begin at the layers' own, which `say` reports.
     """
     places = {
         _place_of_statistic(phase, path): optimizer
@@ -123,13 +123,13 @@ def restore(
         optimizer.restart_statistics()
     if left:
         say(
-            f"`{manifest.path.name}` was saved before the statistics of normalisation were averaged with the weights: "
+            f"`{manifest.path.name}` was saved by a version that didn't average the statistics of normalisation: "
             "their averages begin at the moving ones"
         )
 
 
 def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:
-    """Returns what hooks read: what evaluation does, but for a mesh, where only its own functions can."""
+    """Returns the task that hooks read: the evaluated one or, on a mesh, its copy on the host."""
     return averaged if experiment.assembly.backend.one_device_reads else HostTwin(experiment, averaged)
 
 

@@ -1,6 +1,6 @@
-"""Evaluation: each held-out example counts exactly once, whatever the batch size.
+"""Evaluation: each held-out example counts exactly once, for any batch size.
 
-Where the task compares examples with each other (`all_rows`), it compares those of a batch, on all replicas.
+If the task compares examples with each other (`all_rows`), it compares those of a batch, over all replicas.
 """
 
 import functools
@@ -36,9 +36,9 @@ from trainers.options.sizes import MOST
 class Evaluator:
     """Evaluates a task on a source.
 
-    Where an optimizer keeps an average of the weights, that is what is evaluated. The last batches come padded; the
-    padding is cut off before the task sees them, so that it can't count in anything. With evaluators of other sources
-    `beside` it, it shares what doesn't depend on the source: averaged weights and, for chunks of one shape, traces.
+    If an optimizer averages the weights, the averages are evaluated. The last batch is padded; the padding is removed
+    before the task sees it. Evaluators given as `beside` share what doesn't depend on the source: averaged weights and,
+    for chunks of equal shape, traces.
     """
 
     def __init__(self, experiment: Experiment, source: Source, *beside: "Evaluator", global_batch_size: int = 256):
@@ -51,11 +51,11 @@ class Evaluator:
         self.backend.check_rows(global_batch_size, what="`Evaluator.global_batch_size`")
         self.averaged: Averaged = beside[0].averaged if beside else averaged_task(experiment)
         self.task, self.source, self._global_batch_size = self.averaged.task, source, global_batch_size
-        self._innocent: set[str] = set()  # figures that weren't finite, though no example was to blame
+        self._innocent: set[str] = set()  # non-finite metrics that no single example caused
         self.exchange: Exchange = beside[0].exchange if beside else self.backend.exchange()
         replicas = self.exchange.replicas
 
-        @functools.cache  # one pipeline serves all evaluations: to make it anew is to trace it anew
+        @functools.cache  # one pipeline for all evaluations, because each pipeline is traced
         def chunks(replica: int) -> tf.data.Dataset:
             return eval_chunks(source, global_batch_size=global_batch_size, replicas=replicas, replica=replica)
 
@@ -63,21 +63,21 @@ class Evaluator:
         element = chunks(0).element_spec
         batches, most = -(-len(source) // global_batch_size), element[1].shape[0]
         self._batches_of_chunk = [min(most, batches - first) for first in range(0, batches, most)]
-        self._last_rows = len(source) % global_batch_size  # of the last batch, where it is smaller
+        self._last_rows = len(source) % global_batch_size  # rows of the last batch; 0 if it is full
         known = (other.sums for other in beside if other.sums.fits(element, self._last_rows))
         self.sums: ChunkSums = next(known, None) or self._make_sums(experiment, element)
 
     def _make_sums(self, experiment: Experiment, element: Any) -> ChunkSums:
-        """Traces what evaluates, and refuses it where its figures would depend on how batches are cut."""
+        """Traces the evaluation; raises an error if its metrics would depend on the batch size."""
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
         replicas, evaluate = self.exchange.replicas, self.task.evaluate
         held = paths_by_id({**experiment.variables, **named_variables(self.task)})
         spec = describe_loss(lambda batch, _: evaluate(batch), any_rows, EVALUATE, replicas=replicas, held=held)
         for layer in spec.access.averages.values():
             raise ConfigurationError(
-                f"`evaluate` of `{type(self.task).__name__}` normalises by its batch: it hands `Statistics` to a "
-                f"`{type(layer).__name__}`, and figures would change with `Evaluator.global_batch_size`. Call the "
-                "network without `statistics` where `rng` is None: it then normalises by its averages."
+                f"`evaluate` of `{type(self.task).__name__}` normalises by its batch: it passes `Statistics` to a "
+                f"`{type(layer).__name__}`, so metrics would depend on `Evaluator.global_batch_size`. Call the network "
+                "without `statistics` if `rng` is None: it then normalises by its averages."
             )
         together = replicas > 1 and spec.access.mixes
         if replicas > 1 and not together and any(phase.mixes_rows for phase in experiment.assembly.phases):
@@ -96,7 +96,7 @@ class Evaluator:
         )
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Returns the figures of the task's `evaluate` over the whole source; calls `alive` as it gets ahead."""
+        """Returns the metrics of the task's `evaluate` over the whole source; calls `alive` after each chunk."""
         self.averaged.update()
         sums = self.sums.spec.zero_sums()
         self.sums.trace()
@@ -116,7 +116,7 @@ class Evaluator:
         return figures
 
     def _refuse_unfit_example(self, name: str, value: float, alive: Callable[[], None]) -> None:
-        """Raises a `DataError` where the figure `name` has this value for an example that isn't finite itself."""
+        """Raises a `DataError` if a single example isn't finite and makes the metric `name` so."""
 
         def goes_wrong(batch: Batch) -> bool:
             handed = {key: self.backend.taken(self.backend.handed(x), x.dtype) for key, x in batch.items()}
@@ -133,9 +133,9 @@ class Evaluator:
 
 
 class Evaluations:
-    """Evaluates a task on what is held out, by the split that the figures of each source go to.
+    """Evaluates a task on each held-out source, by split.
 
-    It is false where nothing is held out.
+    False if there is no held-out source.
     """
 
     def __init__(self, experiment: Experiment):
@@ -150,18 +150,18 @@ class Evaluations:
         for name in experiment.eval_sources:
             if name in figures:
                 raise ConfigurationError(
-                    f"`Experiment.eval_sources` calls a source `{name}`, which is a figure of "
-                    f"`{type(experiment.task).__name__}.evaluate` already: give the source another name."
+                    f"`Experiment.eval_sources` calls a source `{name}`, which is already a metric of "
+                    f"`{type(experiment.task).__name__}.evaluate`: give the source another name."
                 )
 
     @property
     def figures(self) -> list[str]:
-        """Lists all figures, as they are called in results and gin files."""
+        """Lists all metrics by the names that results and gin files use."""
         sums = {split: evaluator.sums.spec.zero_sums() for split, evaluator in self._evaluators.items()}
         return [short_name(split, name) for split, found in sums.items() for name in means(found)]
 
     def check_figure(self, best: Better | None) -> None:
-        """Raises a `ConfigurationError` if no evaluation has the figure by which the best checkpoint is kept."""
+        """Raises a `ConfigurationError` if no evaluation has the metric that selects the best checkpoint."""
         if best:
             check_figure(best, self.figures, "Trainer.keep_best")
 
@@ -174,22 +174,22 @@ class Evaluations:
             evaluator.sums.trace()
 
     def check(self) -> None:
-        """Raises a `ConfigurationError` where there is nothing to evaluate on."""
+        """Raises a `ConfigurationError` if there is no held-out source."""
         if not self._evaluators:
             raise ConfigurationError(
-                "there is nothing to evaluate on: bind `Experiment.eval_source`, or name some as "
+                "there is nothing to evaluate on: bind `Experiment.eval_source`, or give several as "
                 "`Experiment.eval_sources = {'clean': @digits()}`."
             )
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> Iterator[tuple[str, dict[str, float]]]:
-        """Yields each split with its figures; calls `alive` as it gets ahead."""
+        """Yields each split with its metrics; calls `alive` after each batch of work."""
         self.check()
         for split, evaluator in self._evaluators.items():
             yield split, evaluator.evaluate(alive)
 
 
 def short_name(split: str, figure: str) -> str:
-    """Returns how a figure is called in results and gin files, where what is held out needs no mention.
+    """Returns a metric's name in results and gin files, without the split `eval`.
 
     >>> short_name("eval", "accuracy"), short_name("eval/noisy", "accuracy"), short_name("quality", "accuracy")
     ('accuracy', 'noisy/accuracy', 'quality/accuracy')

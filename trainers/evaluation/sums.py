@@ -1,4 +1,4 @@
-"""Sums of what a task's `evaluate` says over a chunk of batches: the part of an evaluation that is traced."""
+"""Sums of a task's `evaluate` over a chunk of batches: the traced part of an evaluation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +18,9 @@ from trainers.errors.tensorflow import WRONG_ROWS
 
 
 class ChunkSums:
-    """Sums over chunks of one shape, in functions that are traced once, for whichever sources have such chunks.
+    """Sums over chunks of one shape in functions traced once, shared by all sources with such chunks.
 
-    `last_rows` are those of a source's last batch, where it is smaller than the others, which have `batch_rows`.
+    Batches have `batch_rows` rows; a smaller last batch of a source has `last_rows`.
     """
 
     def __init__(
@@ -44,13 +44,14 @@ class ChunkSums:
         self._traced = False
 
     def fits(self, element: object, last_rows: int) -> bool:
-        """Says whether chunks with these specs can be summed by the same functions."""
+        """Returns whether the same functions can sum chunks with these specs."""
         return bool(element == self._element) and (last_rows == self._last_rows or not self.backend.row_counts_apart)
 
     def trace(self) -> None:
-        """Compiles what evaluates on a mesh, by a chunk without a batch: what can't be there is refused here.
+        """Compiles the evaluation before the first one, so that errors are raised early.
 
-        Beside servers, too: a first call waits for all workers, of which later one may be stopped.
+        On a mesh, it sums a chunk without batches. With parameter servers, a first call waits for all workers, some of
+        which may be lost later.
         """
         if (self.backend.row_counts_apart or not self.backend.steps_here) and not self._traced:
             features, mask = tf.nest.map_structure(
@@ -63,7 +64,7 @@ class ChunkSums:
             self._traced = True
 
     def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Returns the sums of one batch; `of_chunk` and, on a mesh, `of_last` are traced of it."""
+        """Returns the sums of one batch; `of_chunk` and, on a mesh, `of_last` trace it."""
         first = next(iter(batch.values()))
         loss = checked(self.task.evaluate(batch), "evaluate", first.shape[0])
         rows = tf.shape(first)[0]
@@ -81,16 +82,16 @@ class ChunkSums:
         return dict(self.exchange.reduce(sums, phase="evaluate", what=FIGURES))
 
     def _sum_replicas(self, features: Batch, mask: Any, batches: tf.Tensor) -> Any:
-        """Sums over a chunk of batches that all replicas take together: no collective can stand in a replica's loop.
+        """Sums over a chunk of batches with all replicas together, because a replica's loop can't contain collectives.
 
-        The last of a source's chunks may end in batches without any example: `batches` counts the others.
+        A source's last chunk may end in batches without examples: `batches` counts the others.
         """
 
         def add(i: tf.Tensor, features: Batch, mask: tf.Tensor, sums: Sums) -> Sums:
             rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
             with mixing_unlike(self.exchange, "evaluate", rows, most=mask.shape[1]):
                 found = self.of_batch({key: x[i, :rows] for key, x in features.items()})
-            # Who has no row takes part all the same, and adds nothing: what it makes of no rows may be anything.
+            # Empty replicas join the collective with zeros: the values they compute from no rows are arbitrary.
             found = tf.nest.map_structure(lambda x: tf.where(rows > 0, x, tf.zeros_like(x)), found)
             return dict(tf.nest.map_structure(tf.add, sums, found))
 
@@ -101,7 +102,7 @@ class ChunkSums:
         return tf.while_loop(lambda i, _: i < batches, body, start)[1]
 
     def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
-        """Sums over a chunk of batches, each of the rows that are real: a mask's ones come before its zeros."""
+        """Sums over a chunk of batches, without the padding: a mask's ones precede its zeros."""
 
         def body(i: tf.Tensor, sums: Sums) -> Any:
             rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
@@ -115,7 +116,7 @@ class ChunkSums:
         return dict(sums)
 
     def _sum_mesh(self, features: Batch, mask: tf.Tensor, batches: tf.Tensor) -> Sums:
-        """Sums over the batches of a chunk that are whole: on a mesh every shape has to be known."""
+        """Sums over the full batches of a chunk, because a mesh needs static shapes."""
         cut = {key: self.backend.by_rows(x, 1) for key, x in self._taken(features).items()}
         mask = self.backend.taken(mask, tf.float32)
         whole = tf.reduce_sum(tf.cast(tf.reduce_sum(mask, 1) > self._batch_rows - 0.5, tf.int32))
@@ -127,9 +128,9 @@ class ChunkSums:
         return dict(tf.while_loop(lambda i, _: i < whole, body, (tf.constant(0), self.spec.zero_sums()))[1])
 
     def _sum_last(self, features: Batch, place: tf.Tensor) -> Sums:
-        """Sums over the source's last batch on a mesh, which stands there in its chunk.
+        """Sums over the source's last, smaller batch on a mesh; `place` is its index in the chunk.
 
-        It is a function of its own: DTensor can't lay out what is computed again for gradients twice in one.
+        It is a separate function: DTensor can't lay out recomputed values for gradients twice in one function.
         """
 
         def last(features: Batch, place: tf.Tensor) -> Sums:

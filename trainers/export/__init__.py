@@ -1,1 +1,1 @@
-"""A run's task as files that others load without this project: written, compared in a fresh process, put in place."""
+"""Exports a run's task to files that load without this project: written, compared in a new process, then renamed."""

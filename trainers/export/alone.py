@@ -1,9 +1,9 @@
-"""Computes with an export in a process of its own, which can't import this project; it is run as a file, not imported.
+"""Computes with an export in a separate process that can't import this project. Runs as a file; never imported.
 
 python -I alone.py FORMAT MODEL GIVEN.npz MADE.npz
 
-`GIVEN.npz` holds inputs as `FUNCTION/NUMBER/NAME`; `MADE.npz` gets the outputs under such names. What NumPy has no type
-for, bfloat16, is float32 in both. Exit code 8 says that a disk is full.
+`GIVEN.npz` holds inputs as `FUNCTION/NUMBER/NAME`; `MADE.npz` gets outputs with such names. bfloat16, which NumPy
+lacks, is stored as float32. Exit code 8: the disk is full.
 """
 
 import errno
@@ -17,7 +17,7 @@ Call = Callable[..., Mapping[str, Any]]
 
 
 def saved_model(path: str) -> Callable[[str], Call]:
-    """Returns a way to the functions of a SavedModel by name."""
+    """Returns a function that gets the functions of a SavedModel by name."""
     import tensorflow as tf
 
     model = tf.saved_model.load(path)
@@ -36,7 +36,7 @@ def saved_model(path: str) -> Callable[[str], Call]:
 
 
 def tflite(path: str) -> Callable[[str], Call]:
-    """Returns a way to the functions of a TensorFlow Lite file by name."""
+    """Returns a function that gets the signatures of a TensorFlow Lite file by name."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(path)
@@ -45,10 +45,10 @@ def tflite(path: str) -> Callable[[str], Call]:
 
 def main(kind: str, model: str, given: str, made: str) -> None:
     modules: Any = sys.modules
-    modules.update(dict.fromkeys(("core", "models", "trainers")))  # to import one of them is an error from here on
+    modules.update(dict.fromkeys(("core", "models", "trainers")))  # makes importing them an error
     named = {"saved_model": saved_model, "tflite": tflite}[kind](model)
     calls: dict[str, dict[str, Any]] = {}
-    for key, value in np.load(given, allow_pickle=True).items():  # texts are objects
+    for key, value in np.load(given, allow_pickle=True).items():  # strings are objects
         call, _, name = key.rpartition("/")
         calls.setdefault(call, {})[name] = value
     outputs: dict[str, Any] = {}

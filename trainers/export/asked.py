@@ -1,4 +1,4 @@
-"""What `--mode=export` is asked for: in which formats, and how weights are kept; refused before TensorFlow is there."""
+"""Formats and weight types of `--mode=export`, checked before TensorFlow is imported."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ WEIGHTS = ("float32", "bfloat16", "int8")
 
 
 class Asked(NamedTuple):
-    """What to export."""
+    """The formats to export, and the type of their weights."""
 
     formats: Sequence[str]
     weights: str
 
 
 def asked(formats: str, weights: str) -> Asked:
-    """Returns what the flags `--format` and `--weights` ask for; refuses what there isn't."""
+    """Parses the flags `--format` and `--weights`; raises an error for an unknown or impossible value."""
     names = [name.strip() for name in formats.split(",")]
     for flag, found, known in (("format", names, FORMATS), ("weights", [weights], WEIGHTS)):
         for name in found:
@@ -29,12 +29,12 @@ def asked(formats: str, weights: str) -> Asked:
                 )
     if "tflite" in names and weights == "bfloat16":
         raise ConfigurationError(
-            "`--weights` is bfloat16, which TensorFlow Lite doesn't keep: give `--weights=int8` or `float32`, or "
+            "`--weights` is bfloat16, which TensorFlow Lite doesn't support: give `--weights=int8` or `float32`, or "
             "`--format=saved_model`."
         )
     if "tflite" in names and importlib.util.find_spec("ai_edge_litert") is None:
         raise ConfigurationError(
-            "`--format=tflite` needs the package `ai-edge-litert`, by which the file is compared: `pip install -e "
+            "`--format=tflite` needs the package `ai-edge-litert`, which checks the file: `pip install -e "
             "'.[export]'`, or export with `--format=saved_model`."
         )
     return Asked(tuple(dict.fromkeys(names)), weights)

@@ -1,4 +1,4 @@
-"""Whether an export computes what the task does: on real examples, in a process that knows nothing of this project."""
+"""Compares an export with the task on real examples, in a process without this project."""
 
 import dataclasses
 import errno
@@ -20,19 +20,19 @@ from core.task import Served
 from trainers.export import alone
 from trainers.export.program import Program
 
-BATCHES = (1, 3, 32)  # rows of the calls that are compared
-MOST_BYTES = 1 << 30  # of what one function is given and makes
+BATCHES = (1, 3, 32)  # batch sizes of the compared calls
+MOST_BYTES = 1 << 30  # inputs and outputs of one function
 MOST_EXAMPLES = 1000
-LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 1e-1}  # as parts of an output's largest value
-LEAST_SAME = {"float32": 1.0, "bfloat16": 0.99, "int8": 0.99}  # the share of rows with the same choice
-SECONDS = 1800.0  # for a process, which loads a large model and computes on a slow machine
+LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 1e-1}  # relative to an output's largest value
+LEAST_SAME = {"float32": 1.0, "bfloat16": 0.99, "int8": 0.99}  # share of rows with the same argmax, integer or string
+SECONDS = 1800.0  # enough for a large model on a slow machine
 
 Array = npt.NDArray[Any]
 Calls = dict[str, Any]  # arrays by `FUNCTION/NUMBER/NAME`
 
 
 class Difference(NamedTuple):
-    """How an output differs from the task's own: by how much, as a part of its largest value; in how many choices."""
+    """How far an output differs from the task's: relative to its largest value, and the share of equal choices."""
 
     largest: float
     same: float | None = None
@@ -43,7 +43,7 @@ Found = dict[str, dict[str, Difference]]  # by function, by output
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """What the functions of a task are given of a source, and what they make of it."""
+    """Inputs from a source for a task's functions, and the task's outputs."""
 
     given: Calls
     expected: Calls
@@ -51,7 +51,7 @@ class Examples:
 
 
 def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
-    """Returns batches of real examples, and what the task makes of them."""
+    """Returns batches of real examples and the task's outputs for them."""
     given: Calls = {}
     expected: Calls = {}
     rows: dict[str, list[int]] = {}
@@ -74,25 +74,25 @@ def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
             function, _, output = key.split("/")
             raise NotFiniteError(
                 f"`{output}` of `{function}`, which `{type(program.task).__name__}` serves, isn't finite on examples "
-                f"of source `{source.name}`; look in it for a division, logarithm or root of zero. Nothing was written."
+                f"of source `{source.name}`; look for a division, logarithm or root of zero in it. Nothing was written."
             )
     return Examples(given, expected, rows)
 
 
 def _array(x: tf.Tensor) -> Array:
-    """Returns a tensor as NumPy has it, which can't keep bfloat16 in a file."""
+    """Returns a tensor as a NumPy array, bfloat16 as float32."""
     value = (tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x).numpy()
-    return np.asarray(value, object if x.dtype == tf.string else None)  # a single text would be bytes without an array
+    return np.asarray(value, object if x.dtype == tf.string else None)  # a scalar string would become bytes
 
 
 def _rows(size: int, *, choices: bool) -> list[int]:
-    """Returns how many rows each call has; how often `choices` are the same is a share, of which more are asked."""
+    """Returns the batch size of each call; `choices` are compared by their share, which takes more rows."""
     further = (min(size, MOST_EXAMPLES) - sum(BATCHES)) // BATCHES[-1] if choices else 0
     return [*BATCHES, *[BATCHES[-1]] * further]
 
 
 def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
-    """Returns what an export makes of inputs in a fresh process; `folder` is made for files between the two."""
+    """Returns an export's outputs from a new process; `folder` is created for exchanged files."""
     folder.mkdir()
     np.savez(folder / "given.npz", **given)
     arguments = [kind, str(model.resolve()), "given.npz", "made.npz"]
@@ -100,27 +100,26 @@ def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
         done = subprocess.run(
             [sys.executable, "-I", os.path.abspath(alone.__file__), *arguments],
             cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},  # GPUs round the factors of products
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},  # GPUs round matrix products to TensorFloat-32
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise CheckpointError(
-            f"the export was written, but a fresh process hasn't computed with its {kind} in {SECONDS:.0f} s: the "
-            "machine is too busy, or a function that is served never ends. Nothing was put in place."
+            f"the export was written, but a new process didn't finish with its {kind} in {SECONDS:.0f} s: the machine "
+            "is too busy, or a served function never ends. Nothing was put in place."
         ) from None
     if done.returncode == NoRoomError.exit_code:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise CheckpointError(
-            f"the export was written, but a fresh process can't compute with its {kind}: {last}. Nothing was put in "
-            "place."
+            f"the export was written, but a new process can't run its {kind}: {last}. Nothing was put in place."
         )
     with np.load(folder / "made.npz", allow_pickle=True) as made:
         return dict(made)
 
 
 def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> Found:
-    """Returns how each output differs, by function."""
+    """Returns how far each output differs, by function."""
     outputs: dict[tuple[str, str], list[str]] = {}
     for key in expected:
         function, _, name = key.split("/")
@@ -133,12 +132,12 @@ def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> F
 
 
 def check_same(found: Found, served: Mapping[str, Served], *, kind: str, weights: str) -> None:
-    """Refuses an export that computes something else than the task does."""
+    """Raises an error for an export that computes something other than the task."""
     least, most = LEAST_SAME[weights], LARGEST_DIFFERENCE[weights]
     for function, outputs in found.items():
         for name, (largest, same) in outputs.items():
             if same is not None and (weights == "int8" or name not in served[function].scores):
-                problem = f"agrees with the task in {same:.2%} of what it chooses; {least:.0%} are asked for"
+                problem = f"agrees with the task in {same:.2%} of its choices; at least {least:.0%} are required"
                 well = same >= least
             else:
                 problem = f"differs from the task's by {largest:.2g} of its largest value; {most} is allowed"
@@ -153,14 +152,14 @@ def check_same(found: Found, served: Mapping[str, Served], *, kind: str, weights
 def _remedy(weights: str) -> str:
     if weights == "float32":
         return (
-            "A function that is served must give the same whenever it is asked: look in it for random numbers, and for "
-            "Python values that change from call to call."
+            "A served function must return the same whenever it is called: look for random numbers in it, and for "
+            "Python values that change between calls."
         )
-    return f"These weights don't bear {weights}: export them in more bits, by `--weights=float32`."
+    return f"These weights lose too much precision in {weights}: export them with `--weights=float32`."
 
 
 def _difference(pairs: list[tuple[Array, Array]], *, chooses: bool) -> Difference:
-    if pairs[0][0].dtype.kind not in "fc":  # a whole number or a text is a choice itself
+    if pairs[0][0].dtype.kind not in "fc":  # integers and strings are choices
         return Difference(0.0, float(np.mean(np.concatenate([np.ravel(x == y) for x, y in pairs]))))
     scale = max(float(np.max(np.abs(x))) for x, _ in pairs)
     largest = max(float(np.max(np.abs(x - y))) for x, y in pairs) / (scale or 1.0)

@@ -1,6 +1,6 @@
-"""The folder of an export: a file or folder for each format, and `export.json`, which says what is in them.
+"""The folder of an export: a file or folder for each format, and `export.json`, which describes them.
 
-A format is a SavedModel, or a file of TensorFlow Lite.
+The formats are SavedModel and TensorFlow Lite.
 """
 
 import os
@@ -23,13 +23,13 @@ from trainers.export.compare import check_same, computed_alone, differences, exa
 from trainers.export.program import Program
 from trainers.workdir import json_text
 
-NAMES = {"saved_model": "saved_model", "tflite": "model.tflite"}  # in the folder of an export, by format
+NAMES = {"saved_model": "saved_model", "tflite": "model.tflite"}  # by format
 _OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
 THEN = "the same command then exports: nothing was put in place"
 
 
 def write_export(target: Path, program: Program, source: Source, asked: Asked, origin: Mapping[str, Any]) -> None:
-    """Writes what is asked for, and puts it in place once all of it computes what the task does; or nothing."""
+    """Writes all formats, and renames them into place once each agrees with the task; otherwise writes nothing."""
     temporary = unfinished(target)
     remove_unfinished_folders(target.parent, target.name)
     with space_for(target, then=THEN):
@@ -68,7 +68,7 @@ def write_export(target: Path, program: Program, source: Source, asked: Asked, o
 
 
 def _full(error: tf.errors.OpError, target: Path) -> NoRoomError | None:
-    """Returns what to say where TensorFlow, which writes variables itself, found no room on a disk."""
+    """Returns the error for a disk that was full as TensorFlow wrote variables; None for another error."""
     code = next((code for code in FULL if f"; {os.strerror(code)}" in error.message), 0)
     return disk_full(OSError(code, ""), target, then=THEN)
 
@@ -78,13 +78,13 @@ def _make(temporary: Path, target: Path) -> None:
         temporary.mkdir(parents=True)
     except OSError as error:
         raise disk_full(error, target, then=THEN) or ConfigurationError(
-            f"`{target}` can't be written: {error.strerror}. Name another folder with `--export_dir=DIR`, or change "
-            "the permissions of this one's parents."
+            f"`{target}` can't be written: {error.strerror}. Give another folder with `--export_dir=DIR`, or change "
+            "the permissions of its parents."
         ) from None
 
 
 def described(program: Program) -> dict[str, Any]:
-    """Returns what each function takes and returns, the default first."""
+    """Returns the inputs and outputs of each function, the default first."""
 
     def specs(tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {name: {"dtype": x.dtype.name, "shape": list(x.shape)} for name, x in tensors.items()}
@@ -96,13 +96,13 @@ def described(program: Program) -> dict[str, Any]:
 
 
 def bytes_of(path: Path) -> int:
-    """Returns how many bytes a file has, or all those of a folder."""
+    """Returns the size of a file, or of all files of a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:
-    """Writes the functions of `program`, with weights kept as asked; returns where in `folder`."""
+    """Writes the functions of `program` with weights of the given type; returns the path in `folder`."""
     path = folder / NAMES[kind]
     if kind == "saved_model":
         write_saved_model(program, path, weights=weights)
@@ -115,14 +115,14 @@ def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:
 
 
 def write_saved_model(program: Program, path: Path, *, weights: str) -> None:
-    """Writes a SavedModel whose signatures are the functions by name; the first is the default as well."""
+    """Writes a SavedModel whose signatures are the functions by name; the first one is also the default."""
     module, functions = program.exported(weights)
     default = next(iter(functions.values()))
     tf.saved_model.save(module, str(path), signatures={"serving_default": default, **functions})
 
 
 def converted(program: Program, saved_model: Path, *, weights: str) -> bytes:
-    """Returns a SavedModel as TensorFlow Lite has it, which has a way of its own to compute with int8 weights."""
+    """Converts a SavedModel to TensorFlow Lite, which quantises int8 weights itself."""
     converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=[*program.functions])
     if weights == "int8":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -132,9 +132,9 @@ def converted(program: Program, saved_model: Path, *, weights: str) -> bytes:
         without = list(dict.fromkeys(_OPERATION.findall(f"{error} {error.errors}")))
         task = type(program.task).__name__
         raise ConfigurationError(
-            f"`serve` of `{task}` can't become TensorFlow Lite, which has no {listed(without)}: write what computes "
-            "with it by other operations, or export with `--format=saved_model`."
+            f"`serve` of `{task}` can't be converted to TensorFlow Lite, which has no {listed(without)}: use other "
+            "operations there, or export with `--format=saved_model`."
             if without
-            else f"`serve` of `{task}` can't become TensorFlow Lite: {str(error).splitlines()[0]} Export it with "
-            "`--format=saved_model`."
+            else f"`serve` of `{task}` can't be converted to TensorFlow Lite: {str(error).splitlines()[0]} Export it "
+            "with `--format=saved_model`."
         ) from error

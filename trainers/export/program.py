@@ -1,4 +1,4 @@
-"""The functions that a task serves, traced: as the task computes them, and as an export does by weights of its own."""
+"""Traced serving functions of a task, and their copies with exported weights."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from core.module import named_variables, with_values
 from core.task import Batch, Served, Task
 from core.task.serve import checked_serve
 
-# Below this a variable stays as it is: biases, scales and the like cost few bytes, and much where they lose digits.
+# Smaller variables stay in float32: biases and scales take few bytes, and rounding them costs much accuracy.
 LEAST_ELEMENTS = 1024
-LARGEST = 127.0  # of an int8 that has its negative
+LARGEST = 127.0  # symmetric int8 range
 
 
 class Weights(tf.Module):
-    """Keeps one variable's value; `float32` means as it is."""
+    """Stores one variable's value in a weight type; `float32` means unchanged."""
 
     def __init__(self, value: tf.Tensor, weights: str):
         super().__init__()
@@ -42,20 +42,20 @@ class Weights(tf.Module):
 
 
 def quantised(w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns int8 and scales of which `w` is about the product: symmetric, a scale for each place of the last axis.
+    """Returns int8 values and scales whose product approximates `w`: symmetric, one scale for each last-axis index.
 
-    That axis is a layer's outputs, which may differ much in size from each other.
+    The last axis is a layer's outputs, whose magnitudes may differ much.
     """
     largest = tf.reduce_max(tf.abs(w), axis=tuple(range(w.shape.rank - 1)))
     scale = tf.where(largest > 0, largest / LARGEST, tf.ones_like(largest))
     return tf.cast(tf.round(w / scale), tf.int8), scale
 
 
-Functions = Mapping[str, Any]  # concrete functions by name: they take and return tensors by name
+Functions = Mapping[str, Any]  # {name: concrete function over dicts of tensors}
 
 
 class Program:
-    """The functions that `task` serves, for a source whose examples look like `spec`."""
+    """The functions that `task` serves, for a source whose examples have the specs `spec`."""
 
     def __init__(self, task: Task, spec: Mapping[str, tf.TensorSpec]):
         self.task = task
@@ -67,7 +67,7 @@ class Program:
         }
 
     def exported(self, weights: str) -> tuple[tf.Module, Functions]:
-        """Returns the same functions with weights kept as asked, and the module that holds those: no others."""
+        """Returns the functions with weights of the given type, and the module that holds only these weights."""
         module = tf.Module()
         used = {v.ref() for function in self.functions.values() for v in function.graph.variables}
         module.weights = {
@@ -78,7 +78,7 @@ class Program:
         functions = {
             name: self._traced(name, functools.partial(self._computed, module.weights, name)) for name in self.served
         }
-        # A function that doesn't go through the task's modules still reads the task's own variables.
+        # A function that bypasses the task's modules still reads the task's own variables.
         module.read = list({id(v): v for f in functions.values() for v in f.graph.variables}.values())
         return module, functions
 

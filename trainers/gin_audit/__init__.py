@@ -1,1 +1,1 @@
-"""A linter for gin: it finds every mistake in a configuration before anything is built."""
+"""A linter for gin: finds mistakes in a configuration before anything is built."""

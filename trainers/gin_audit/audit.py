@@ -1,12 +1,12 @@
-"""The configuration audit: what gin lets through in silence becomes an error of one paragraph.
+"""The configuration audit: mistakes that gin ignores silently become errors of one paragraph.
 
     configuration = read(["configs/digits_mlp.gin"], ["Trainer.steps = 10"], [checkout])  # before TensorFlow
     configuration.bind([Experiment, Settings], required=[Experiment, Settings])              # before anything is called
     ...                                                                                    # make everything
     configuration.check_consumed()                                                         # before the first step
 
-`read` finds what is wrong with the text, `bind` what is wrong with its names, types and scopes, and `check_consumed`
-what had no effect.
+`read` finds mistakes in the text, `bind` those in names, types and scopes, and `check_consumed` bindings without
+effect.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ __all__ = ["Configuration", "config_hash", "difference", "operative_text", "plai
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """What the gin files and `--gin_param`s say together, each statement with its place."""
+    """The statements of gin files and `--gin_param`s, each with its place."""
 
     bindings: tuple[Binding, ...]
     imports: tuple[Import, ...]
@@ -39,7 +39,7 @@ class Configuration:
 
     @property
     def given(self) -> str:
-        """Returns a gin file that says the same. What only overridden values use stands there as a comment."""
+        """Returns an equivalent gin file. Bindings used only by overridden values are comments in it."""
         lines = [f"{item.statement.format()}  # {_comment(str(item.place))}" for item in self.imports]
         idle = self._idle()
         for b in self.bindings:
@@ -48,13 +48,13 @@ class Configuration:
         return "\n".join([*lines, ""])
 
     def bound(self, name: str) -> Any:
-        """Returns what the files bind to `name`, through macros, and `None` for nothing; no import is made for it."""
+        """Returns the value bound to `name`, with macros resolved, or `None`; imports nothing."""
         values = {}
         for b in self.bindings:
             if not b.scope:
                 values[b.name if b.is_macro else f"{b.selector.rpartition('.')[2]}.{b.parameter}"] = b.value
         found = values.get(name)
-        for _ in values:  # macros that lead back to each other are another check's
+        for _ in values:  # a cycle of macros ends here; another check reports it
             found = values.get(found.name) if isinstance(found, Macro) else found
         return found
 
@@ -66,11 +66,10 @@ class Configuration:
         scopes: Sequence[str] = (),
         register: Callable[[Sequence[str]], object] = lambda selectors: None,
     ) -> None:
-        """Imports what the files name, checks all that can be checked without calling anything, and tells gin.
+        """Imports what the files name, checks all that can be checked without a call, and passes the bindings to gin.
 
-        `roots` are the configurables that the command calls, `required` those of them that it calls without arguments
-        of its own, `scopes` the gin scopes that code opens by itself. `register` imports the configurables of these
-        selectors that aren't imported yet.
+        `roots` are the configurables that the command calls, and `required` those it calls without arguments. `scopes`
+        are the gin scopes that code opens. `register` imports those of these selectors that aren't imported yet.
         """
         for item in self.imports:
             import_module(item)
@@ -88,7 +87,7 @@ class Configuration:
         self._tell_gin()
 
     def check_consumed(self) -> None:
-        """Refuses, after set-up, a binding that took no effect and would take none in another mode or a later call."""
+        """Raises an error, after set-up, for a binding without effect, in this mode, another one or a later call."""
         operative, reachable = _operative(), self._reachable(self._everything)
         for binding in self._without_effect(operative, reachable):
             selector = registry.matches(binding.selector)[0]
@@ -96,24 +95,24 @@ class Configuration:
             raise _no_effect(binding, selector, called, {*operative, *reachable})
 
     def taken_by_code(self) -> list[str]:
-        """Returns, after set-up, the bindings of what nothing refers to or has called: code may call it in a step."""
+        """Returns, after set-up, bindings of configurables neither referenced nor called yet: a step may call them."""
         return [b.name for b in self._without_effect(_operative(), self._reachable(self._everything))]
 
     @property
     def preferred(self) -> list[str]:
-        """Says of each name that a shipped configurable has as well, once the modules are imported, whose is meant."""
+        """Returns a line for each user configurable that shadows a shipped one, once modules are imported."""
         found = {selector: own for selector in _selectors(self.bindings) if (own := registry.preferred(selector))}
         return [f"`{selector}` is `{own}`, not the one that ships" for selector, own in found.items()]
 
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
-        """Returns, after set-up, what makes two runs the same experiment (see `trainers.gin_audit.identity`)."""
+        """Returns, after set-up, the identity of the run's experiment (see `trainers.gin_audit.identity`)."""
         return identity(exclude)
 
     def _reachable(self, bindings: Sequence[Binding]) -> set[Node]:
         return {arrival.node for arrival in Graph(bindings).reach(self._roots, every_binding=True)}
 
     def _without_effect(self, operative: Mapping[Node, set[str]], reachable: set[Node]) -> list[Binding]:
-        """Returns the bindings that no call has taken, and none of what is reachable could take later."""
+        """Returns the bindings that no call used and no reachable call could use later."""
         waiting = reachable - set(operative)
         return [
             binding
@@ -124,7 +123,7 @@ class Configuration:
         ]
 
     def _idle(self) -> list[Binding]:
-        """Returns, after set-up, the bindings that would have no effect without the values that were overridden."""
+        """Returns, after set-up, the bindings that only overridden values use."""
         if not self._roots:
             return []
         idle = self._without_effect(_operative(), self._reachable(self.bindings))
@@ -138,7 +137,7 @@ class Configuration:
 
     @property
     def _everything(self) -> tuple[Binding, ...]:
-        """Returns overridden values, too: what only they use was put out of use on purpose, and is no mistake."""
+        """Returns all bindings with overridden ones: what only they use was disabled on purpose."""
         return (*(override.old for override in self.overrides), *self.bindings)
 
     def _tell_gin(self) -> None:
@@ -161,23 +160,23 @@ def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) ->
 
 
 def _selectors(bindings: Sequence[Binding]) -> list[str]:
-    """Lists the selectors that bindings name."""
+    """Lists the selectors in bindings."""
     named = {b.selector for b in bindings if not b.is_macro}
     return sorted(named | {x.selector for b in bindings for x in names_in(b.value) if isinstance(x, Reference)})
 
 
 def _operative() -> dict[Node, set[str]]:
-    """Returns what configurables have been called with."""
+    """Returns the arguments of all configurables called so far."""
     return {Node(scope, selector): set(p) for (scope, selector), p in gin_config._OPERATIVE_CONFIG.items()}
 
 
 def _takes(binding: Binding, node: Node) -> bool:
-    """Says whether a binding is for calls of `node`."""
+    """Returns whether a binding applies to calls of `node`."""
     return node.selector == registry.matches(binding.selector)[0] and covers(binding.scope, node.scope)
 
 
 def _comment(words: str) -> str:
-    """Returns what can stand in a comment: a folder's name may hold a line feed, or bytes that aren't UTF-8."""
+    """Returns text that fits into a comment: folder names may contain line feeds, or bytes that aren't UTF-8."""
     return words if words.isprintable() else repr(words)[1:-1]
 
 
@@ -185,15 +184,15 @@ def _no_effect(binding: Binding, selector: str, called: bool, used: set[Node]) -
     name = registry.short(selector)
     if called:
         return ConfigurationError(
-            f"{binding} has no effect: `{name}` is called with an explicit `{binding.parameter}`, and an explicit "
-            "argument beats the binding. Remove the line, or the argument in the code."
+            f"{binding} has no effect: `{name}` is called with an explicit `{binding.parameter}`, which overrides the "
+            "binding. Remove the line, or the argument in the code."
         )
     elsewhere = sorted({node.scope for node in used if node.selector == selector})
     if elsewhere:
         where = ", ".join(f"scope `{scope}`" if scope else "no scope" for scope in elsewhere)
         return ConfigurationError(
             f"{binding} has no effect: nothing calls `{name}` in scope `{binding.scope}`, only in {where}. Write "
-            f"`@{scoped(binding.scope, name)}()` where it is meant."
+            f"`@{scoped(binding.scope, name)}()` in the right place."
         )
     others = {
         f"{registry.short(node.selector)}.{parameter}"
@@ -211,8 +210,7 @@ def _no_effect(binding: Binding, selector: str, called: bool, used: set[Node]) -
         )
         near = f" In use are {', '.join(in_use)}."
     return ConfigurationError(
-        f"{binding} has no effect: nothing uses `{name}`.{near} Refer to it where it is meant (`@{name}()`), or "
-        "remove the line."
+        f"{binding} has no effect: nothing uses `{name}`.{near} Refer to it (`@{name}()`), or remove the line."
     )
 
 
@@ -223,7 +221,7 @@ def _selector(root: Any) -> str:
 
 
 def _gin_value(value: Any) -> Any:
-    """Returns `value` with gin's own references in place of ours."""
+    """Returns `value` with gin's references in place of this package's."""
     if isinstance(value, Reference):
         selector = registry.preferred(value.selector) or value.selector
         return gin_config.ConfigurableReference(scoped(value.scope, selector), value.evaluated)

@@ -1,4 +1,4 @@
-"""The static checks: what can be known to be wrong before anything is called. Each raises one `ConfigurationError`."""
+"""Static checks of a configuration, before anything is called. Each raises one `ConfigurationError`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from trainers.gin_audit.types import Constant, hint_text, received, wanted
 
 
 def check_names(bindings: Sequence[Binding]) -> None:
-    """Refuses a configurable, parameter or macro that doesn't exist, or is named ambiguously."""
+    """Raises an error for an unknown or ambiguous configurable, parameter or macro."""
     macros = {binding.name for binding in bindings if binding.is_macro}
     for binding in bindings:
         if binding.is_macro:
@@ -29,7 +29,7 @@ def check_names(bindings: Sequence[Binding]) -> None:
 
 
 def _the_one(selector: str, binding: Binding, reference: Reference | None = None) -> str:
-    """Returns the complete selector of what is named."""
+    """Returns the complete selector for a name."""
     found = registry.matches(selector)
     named = f"`{reference or selector}`"
     if not found:
@@ -42,11 +42,11 @@ def _the_one(selector: str, binding: Binding, reference: Reference | None = None
         )
     if len(found) > 1:
         several = ", ".join(f"`{name}`" for name in found)
-        raise ConfigurationError(f"{binding}: {named} may be any of {several}; write the one that is meant in full.")
+        raise ConfigurationError(f"{binding}: {named} may be any of {several}; write one of them.")
     if registry.get(found[0]).is_method and "." not in selector:
         raise ConfigurationError(f"{binding}: {named} is a method; write `{registry.short(found[0])}`.")
     if reference and not reference.scope and found[0] in ("gin.constant", "gin.macro"):
-        raise ConfigurationError(f"{binding}: {named} names no value; write `%name`, of a macro or a constant.")
+        raise ConfigurationError(f"{binding}: {named} has no value; write `%name`, of a macro or a constant.")
     return found[0]
 
 
@@ -64,7 +64,7 @@ def _check_macro(macro: Macro, binding: Binding, macros: set[str]) -> None:
     found = registry.constants(macro.name)
     if len(found) > 1:
         several = ", ".join(f"`%{name}`" for name in found)
-        raise ConfigurationError(f"{binding}: `{macro}` may be any of {several}; write the one that is meant in full.")
+        raise ConfigurationError(f"{binding}: `{macro}` may be any of {several}; write one of them.")
     if not found and macro.name not in macros:
         near = did_you_mean(macro.name, [*macros, *registry.constant_names()])
         raise ConfigurationError(
@@ -73,22 +73,22 @@ def _check_macro(macro: Macro, binding: Binding, macros: set[str]) -> None:
 
 
 def check_placeholders(bindings: Iterable[Binding]) -> None:
-    """Refuses a `%gin.REQUIRED` that no value has replaced."""
+    """Raises an error for a `%gin.REQUIRED` that no value has replaced."""
     for binding in bindings:
         if is_placeholder(binding.value):
             raise ConfigurationError(
-                f"{binding}: `%gin.REQUIRED` asks a later gin file or `--gin_param` for a value, and none gives it. "
+                f"{binding}: `%gin.REQUIRED` needs a value from a later gin file or `--gin_param`, and none gives it. "
                 f"Add `{binding.name} = ...`."
             )
         if any(is_placeholder(name) for name in names_in(binding.value)):
             raise ConfigurationError(
-                f"{binding}: `%gin.REQUIRED` stands for a whole value, not for a part of one; write the part, or "
+                f"{binding}: `%gin.REQUIRED` replaces a whole value, not a part of one; write the part, or "
                 f"`{binding.name} = %gin.REQUIRED`."
             )
 
 
 def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding], arrivals: Iterable[Arrival]) -> None:
-    """Refuses a macro that no value mentions. `everything` has overridden ones too: an override may retire a macro."""
+    """Raises an error for an unused macro; `everything` includes overridden values, whose macros count as used."""
     used = {
         name.name for b in everything for name in names_in(b.value) if isinstance(name, Macro) and name.name != b.name
     }
@@ -99,13 +99,13 @@ def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding]
             close = did_you_mean(binding.name, [p for _, p in parameters])
             near = next((f" Did you mean `{registry.short(s)}.{p}`?" for s, p in parameters if f"`{p}`" in close), "")
             raise ConfigurationError(
-                f"{binding}: nothing uses the macro `%{binding.name}`.{near} A parameter is bound by its "
-                "configurable's name, a dot and its own name; remove the line if neither is meant."
+                f"{binding}: nothing uses the macro `%{binding.name}`.{near} To bind a parameter, write "
+                "`configurable.parameter = ...`; otherwise remove the line."
             )
 
 
 def check_scopes(bindings: Iterable[Binding], everything: Sequence[Binding], scopes: Iterable[str]) -> None:
-    """Refuses a binding in a scope that no reference, no macro and not the code (`scopes`) opens."""
+    """Raises an error for a binding in a scope that no reference, macro or code (`scopes`) opens."""
     macros = {binding.name for binding in everything if binding.is_macro}
     named = {n.scope for b in everything for n in names_in(b.value) if isinstance(n, Reference) and n.scope}
     opened = named | macros | set(scopes)
@@ -121,9 +121,9 @@ def check_scopes(bindings: Iterable[Binding], everything: Sequence[Binding], sco
 
 
 def check_types(graph: Graph, bindings: Iterable[Binding]) -> None:
-    """Refuses a value that doesn't fit the annotation of its parameter."""
+    """Raises an error for a value that doesn't fit its parameter's annotation."""
     for binding in bindings:
-        value = graph.resolve(binding.value)  # of macros, too, used or not: one may be defined by itself
+        value = graph.resolve(binding.value)  # resolves unused macros too, to find cyclic ones
         if binding.is_macro:
             continue
         parameter = registry.signature(registry.matches(binding.selector)[0]).find(binding.parameter)
@@ -136,12 +136,12 @@ def check_types(graph: Graph, bindings: Iterable[Binding]) -> None:
 
 
 def makes(reference: Reference) -> Any:
-    """Returns the type of what a call of the referenced configurable returns."""
+    """Returns the return type of the referenced configurable."""
     return registry.signature(registry.matches(reference.selector)[0]).makes
 
 
 def check_required(graph: Graph, arrivals: Iterable[Arrival], required: Iterable[str]) -> None:
-    """Refuses to leave out a parameter that must be given, in what will be called."""
+    """Raises an error for a missing required parameter of a configurable that will be called."""
     required = set(required)
     for arrival in arrivals:
         reference, node = arrival.reference, arrival.node
@@ -149,7 +149,7 @@ def check_required(graph: Graph, arrivals: Iterable[Arrival], required: Iterable
             continue
         held = graph.holding(node)
         for name, parameter in registry.signature(node.selector).parameters.items():
-            # Whoever calls a factory may give it arguments, but says by `gin.REQUIRED` that a gin file has to.
+            # Callers of a factory may pass arguments, but `gin.REQUIRED` says that a gin file must.
             missing = parameter.required or (
                 parameter.default is registry.MISSING and reference is not None and reference.evaluated
             )

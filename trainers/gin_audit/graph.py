@@ -1,7 +1,7 @@
-"""Which configurables a configuration can reach: from the ones that a command calls, along `@references` and `%macros`.
+"""The configurables that a configuration can reach from the command's, through `@references` and `%macros`.
 
-gin's scopes, as they are: `@g/adamw()` is called in scope `g`, whatever the scope around it; `@adamw()` inherits; the
-value of `%lr` is made in scope `lr`; and a binding for scope `s` holds in every scope that begins with `s`.
+It follows gin's scopes. `@g/adamw()` is called in scope `g`, whatever the outer scope; `@adamw()` inherits the scope.
+The value of `%lr` is made in scope `lr`. A binding for scope `s` applies in every scope that begins with `s`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from trainers.gin_audit.types import Constant
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A configurable as it is called in one scope."""
+    """A configurable called in a scope."""
 
     scope: str
     selector: str  # complete
@@ -25,7 +25,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """How a node was reached: by a reference in a binding, or (both None) because the command or code names it."""
+    """How a node was reached: by a reference in a binding, or (both None) by the command or code."""
 
     node: Node
     reference: Reference | None = None
@@ -33,12 +33,12 @@ class Arrival:
 
 
 def covers(scope: str, other: str) -> bool:
-    """Says whether a binding for `scope` holds for a call in `other`."""
+    """Returns whether a binding for `scope` applies to a call in `other`."""
     return not scope or f"{other}/".startswith(f"{scope}/")
 
 
 class Graph:
-    """The bindings by what they bind. Names that don't exist are left out: reporting them is another check's."""
+    """Bindings by their configurables. Unknown names are skipped; another check reports them."""
 
     def __init__(self, bindings: Iterable[Binding]):
         self.macros: dict[str, list[Binding]] = defaultdict(list)
@@ -51,9 +51,9 @@ class Graph:
                     self.bound[selector].append(binding)
 
     def resolve(self, value: Any, inside: tuple[str, ...] = ()) -> Any:
-        """Returns `value` with macros replaced by what they stand for."""
+        """Returns `value` with macros and constants resolved."""
         if isinstance(value, Macro):
-            found = registry.constants(value.name)  # before macros, as gin has it
+            found = registry.constants(value.name)  # before macros, as in gin
             if found:
                 return Constant(found[0], registry.constant(found[0]))
             binding = self.macros[value.name][-1]
@@ -68,12 +68,12 @@ class Graph:
         return value
 
     def holding(self, node: Node) -> dict[str, Binding]:
-        """Returns the binding of each parameter that a call of `node` takes: the one with the longest scope."""
+        """Returns the binding of each parameter for a call of `node`: the one with the longest scope."""
         found = [binding for binding in self.bound.get(node.selector, ()) if covers(binding.scope, node.scope)]
         return {binding.parameter: binding for binding in sorted(found, key=lambda binding: len(binding.scope))}
 
     def reach(self, roots: Sequence[str], *, every_binding: bool = False) -> list[Arrival]:
-        """Finds all that calling `roots` can lead to. `every_binding` follows those, too, that a longer scope hides."""
+        """Finds all nodes that calls of `roots` reach; `every_binding` also follows those hidden by longer scopes."""
         waiting = [Arrival(Node("", root)) for root in roots]
         seen: dict[tuple[Node, bool], Arrival] = {}
         while waiting:
@@ -93,13 +93,13 @@ class Graph:
                     for selector in registry.matches(reference.selector):
                         yield Arrival(Node(scope, selector), reference, binding)
                         if scope and not reference.scope and not reference.evaluated:
-                            yield Arrival(Node("", selector), reference, binding)  # called when the scope is left
+                            yield Arrival(Node("", selector), reference, binding)  # called outside of the scope
         for parameter in registry.signature(node.selector).parameters.values():
             if (default := registry.lookup(parameter.default)) is not None:
                 yield Arrival(Node(node.scope, default))
 
     def _references(self, value: Any, scope: str, inside: tuple[str, ...]) -> Iterator[tuple[Reference, str]]:
-        """Yields each reference in `value`, with the scope of its call."""
+        """Yields each reference in `value` with the scope of its call."""
         for name in names_in(value):
             if isinstance(name, Reference):
                 yield name, name.scope or scope
@@ -109,7 +109,7 @@ class Graph:
 
 
 def check_cycles(graph: Graph, arrivals: Iterable[Arrival]) -> None:
-    """Refuses a reference that needs its own result: it would recurse until Python gives up."""
+    """Raises an error for a reference that needs its own result, which would recurse endlessly."""
     done: set[Node] = set()
 
     def visit(node: Node, path: tuple[Node, ...]) -> None:
@@ -120,8 +120,8 @@ def check_cycles(graph: Graph, arrivals: Iterable[Arrival]) -> None:
                 continue
             if arrival.node in (*path, node):
                 raise ConfigurationError(
-                    f"{arrival.binding}: `{arrival.reference}` needs its own result to be made; refer to something "
-                    f"else, or give it a scope and bindings of its own (`@inner/{text(arrival.reference)[1:]}`)."
+                    f"{arrival.binding}: `{arrival.reference}` needs its own result; refer to something else, or use a "
+                    f"scope with separate bindings (`@inner/{text(arrival.reference)[1:]}`)."
                 )
             visit(arrival.node, (*path, node))
         done.add(node)

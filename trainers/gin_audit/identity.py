@@ -1,7 +1,7 @@
-"""What makes two runs the same experiment: the bindings that were in effect, their hash, their difference in words.
+"""Identity of an experiment: the bindings in effect, their hash, and their difference as text.
 
-Configurables go by their own names (`Trainer.steps`, `Class.method.parameter`), so that files may move. Where two of
-one name take part in a run, both keep their modules; what else is imported changes nothing.
+Configurables are identified by name (`Trainer.steps`, `Class.method.parameter`), so that files may move. If two of one
+name are used in a run, both keep their modules; other imports change nothing.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from gin import config as gin_config
 from trainers.gin_audit import registry
 from trainers.gin_audit.statements import Macro, Reference, scoped, text
 
-# What means the same: a value that a parameter had, as it is said today.
+# Old spellings of values, with the current ones.
 SPELT_TODAY = {"Trainer.compile": {"True": "'xla'", "False": "'off'"}}
-# A reference within a literal, after its `@`: scopes, selector. A string, first, is passed over whatever it holds.
+# A reference within a literal, after its `@`: scopes, selector. The first alternative skips strings.
 _REFERENCE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|@(?P<scope>(?:\w+/)*)(?P<selector>[\w.]+)""")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bound:
-    """A parameter that a configurable was called with in one scope; selector and value may hold modules."""
+    """A bound parameter of a configurable in one scope; selector and value may contain modules."""
 
     scope: str
     selector: str
@@ -36,20 +36,20 @@ class _Bound:
     value: str
 
     def matches(self, patterns: Sequence[str]) -> bool:
-        """Tells whether a pattern names the parameter, with its scope or without."""
+        """Returns whether a pattern matches the parameter, with or without scope."""
         plain = f"{_own_name(self.selector)}.{self.parameter}"
         return any(fnmatch.fnmatchcase(name, p) for name in (plain, scoped(self.scope, plain)) for p in patterns)
 
     @functools.cached_property
     def references(self) -> set[tuple[str, str]]:
-        """Returns scope and selector of each configurable that the value names."""
+        """Returns scope and selector of each configurable that the value refers to."""
         found = _REFERENCE.finditer(self.value)
         return {(match["scope"].rstrip("/"), match["selector"]) for match in found if match["selector"]}
 
     def refers_to(self, other: "_Bound", foreign: Set[str] = frozenset()) -> bool:
-        """Tells whether the value names the configurable of `other`; a call without a scope inherits one.
+        """Returns whether the value refers to the configurable of `other`; a call without a scope inherits one.
 
-        It can inherit a `foreign` one from its own scope alone.
+        It can inherit a `foreign` scope only from its own scope.
         """
         if (other.scope, other.selector) in self.references:
             return True
@@ -57,29 +57,28 @@ class _Bound:
 
 
 def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
-    """Returns, after set-up, `{scope/name.parameter: literal}` of all calls of configurables, defaults included.
+    """Returns, after set-up, `{scope/name.parameter: literal}` of all called configurables, defaults included.
 
-    `exclude` holds patterns for the keys, such as `Trainer.steps` or `mirrored.*`. What only excluded parameters refer
-    to is left out with them.
+    `exclude` holds patterns for the keys, such as `Trainer.steps` or `mirrored.*`. Bindings that only excluded
+    parameters refer to are excluded as well.
     """
     with gin_config._OPERATIVE_CONFIG_LOCK:
         operative = {key: dict(parameters) for key, parameters in gin_config._OPERATIVE_CONFIG.items()}
     everything = [
         _Bound(scope, selector, parameter, text(_canonical(value)))
         for (scope, selector), parameters in operative.items()
-        if registry.get(selector).module != "gin"  # macros appear by their values
+        if registry.get(selector).module != "gin"  # macros are resolved
         for parameter, value in parameters.items()
     ]
     return spelt_today(_by_own_names(_essential(everything, exclude)))
 
 
 def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the identity that a manifest holds, as a run of today would write it; `own` is that of this run.
+    """Converts the identity in a manifest to this version's form; `own` is this run's identity.
 
-    Old manifests hold complete selectors. They hold the parameters of what excluded ones refer to as well (a hook's,
-    say), which show by this: nothing in the manifest refers to them, and this run has none of that name. A parameter
-    that has come since was what it is where nobody gives it. And where a name without a scope was taken to mean that of
-    any scope, they hold what this run has as well, and knows for that of an excluded one.
+    Old manifests contain complete selectors. They also contain parameters that only excluded ones refer to (a hook's,
+    for example): nothing in the manifest refers to them, and this run has none of that name. A parameter added since
+    had its default. Where old versions matched names in any scope, manifests contain parameters that this run excludes.
     """
     everything = [_parsed(key, value) for key, value in saved.items()]
     if _by_own_names(everything) != dict(saved):
@@ -99,12 +98,12 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
 
 
 def spelt_today(found: Mapping[str, str]) -> dict[str, str]:
-    """Returns an identity whose values are said as they are today."""
+    """Returns an identity with old spellings of values replaced."""
     return {key: SPELT_TODAY.get(key.rpartition("/")[2], {}).get(value, value) for key, value in found.items()}
 
 
 def _is_default(b: _Bound) -> bool:
-    """Tells whether the value is what the parameter has where nothing is bound to it."""
+    """Returns whether the value is the parameter's default."""
     known = [registry.signature(complete).find(b.parameter) for complete in registry.matches(b.selector)]
     return any(parameter is not None and text(_canonical(parameter.default)) == b.value for parameter in known)
 
@@ -114,7 +113,7 @@ def config_hash(identity: Mapping[str, str]) -> str:
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Returns lines `- Trainer.x = 1` and `+ Trainer.x = 2` for what differs; nothing if nothing does."""
+    """Returns lines `- Trainer.x = 1` and `+ Trainer.x = 2` for differences; empty if there are none."""
     lines = []
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
@@ -124,12 +123,12 @@ def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 
 def operative_text() -> str:
-    """Returns a gin file of all that configurables were called with, defaults included."""
+    """Returns a gin file of all arguments of called configurables, defaults included."""
     return str(gin.operative_config_str(max_line_length=120)).rstrip("\n") + "\n"
 
 
 def _essential(everything: Sequence[_Bound], exclude: Sequence[str]) -> list[_Bound]:
-    """Leaves out what matches `exclude`, and what only that refers to."""
+    """Removes parameters that match `exclude`, and what only these refer to."""
     excluded = [b for b in everything if b.matches(exclude)]
     doubtful = _reached(excluded, everything)
     rest = [b for b in everything if b not in excluded]
@@ -152,7 +151,7 @@ def _reached(start: Iterable[_Bound], everything: Sequence[_Bound], foreign: Set
 
 
 def _by_own_names(everything: Sequence[_Bound]) -> dict[str, str]:
-    """Takes the modules out of selectors and references, but for configurables that share a name."""
+    """Removes modules from selectors and references, except for configurables that share a name."""
     selectors = {b.selector for b in everything}
     selectors |= {selector for b in everything for _, selector in b.references}
     sharing: dict[str, set[str]] = defaultdict(set)
@@ -168,7 +167,7 @@ def _by_own_names(everything: Sequence[_Bound]) -> dict[str, str]:
 
 
 def _own_name(selector: str) -> str:
-    """Returns the name without its module: `Trainer`, or `Class.method`, of a file that has moved too."""
+    """Returns the name without its module: `Trainer` or `Class.method`, also for files that have moved."""
     parts = selector.split(".")
     known = [selector] if selector in registry.configurables() else registry.matches(".".join(parts[-2:]))
     is_method = len(parts) > 1 and any(registry.get(complete).is_method for complete in known)
@@ -182,7 +181,7 @@ def _parsed(key: str, value: str) -> _Bound:
 
 
 def _canonical(value: Any) -> Any:
-    """Returns `value` of gin's records as a literal: macros by their values, references by complete selectors."""
+    """Returns a value of gin's records as a literal: macros resolved, references with complete selectors."""
     if isinstance(value, gin_config.ConfigurableReference):
         wrapped, scope = value.configurable.wrapped, "/".join(value.scopes)
         if wrapped is gin_config.macro:

@@ -1,4 +1,4 @@
-"""Imports the modules that gin files name. One that isn't found is refused; what one raises is its author's to see."""
+"""Imports the modules in gin files. A missing module is a configuration error; a module's own exception passes."""
 
 import importlib
 import pkgutil
@@ -11,12 +11,12 @@ from trainers.gin_audit.statements import Import
 
 
 def plain_message(error: BaseException) -> str:
-    """Returns the message without what gin appends to whatever is raised inside a configurable."""
+    """Returns the message without gin's additions to exceptions within a configurable."""
     return re.split(r"\n  (?:In call to configurable '|No values supplied by Gin)", str(error))[0]
 
 
 def import_module(item: Import) -> None:
-    """Imports what a gin file names, so that its configurables are registered."""
+    """Imports a module of a gin file, which registers its configurables."""
     if item.module.startswith("__gin__"):
         raise ConfigurationError(
             f"`{item.statement.format()}` ({item.place}): dynamic registration is not supported; decorate with "
@@ -27,19 +27,19 @@ def import_module(item: Import) -> None:
     except ModuleNotFoundError as error:
         if f"{item.module}.".startswith(f"{error.name}."):
             raise _no_such_module(item, error) from error
-        raise  # the module is there, and asks for another that isn't
+        raise  # the module exists, but imports a missing one
     except SyntaxError as error:
         place = f" ({error.filename}:{error.lineno})" if error.filename else ""
         raise _unreadable(item, f"{place}: {error.msg}") from error
     except ValueError as error:
-        if "null bytes" not in str(error):  # as older versions of Python say it
+        if "null bytes" not in str(error):  # the text in older versions of Python
             raise
         raise _unreadable(item, f": {error}") from error
 
 
 def _unreadable(item: Import, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"`{item.statement.format()}` ({item.place}): Python can't read that module{why}. Mend the file."
+        f"`{item.statement.format()}` ({item.place}): Python can't read that module{why}. Correct the file."
     )
 
 
@@ -50,7 +50,7 @@ def _no_such_module(item: Import, error: ModuleNotFoundError) -> ConfigurationEr
     names = {module.name for module in pkgutil.iter_modules(path)}
     close = did_you_mean(last, names).replace("`", f"`{parent}." if parent else "`", 1)
     return ConfigurationError(
-        f"`{item.statement.format()}` ({item.place}): there is no module `{missing}`.{close} Modules are looked for in "
-        f"the working directory ({Path.cwd()}) and in `PYTHONPATH`: run from the directory that holds it, or "
+        f"`{item.statement.format()}` ({item.place}): there is no module `{missing}`.{close} Modules are searched in "
+        f"the working directory ({Path.cwd()}) and in `PYTHONPATH`: run from the directory that contains it, or "
         "install it (`pip install -e`)."
     )

@@ -1,4 +1,4 @@
-"""Gin files and `--gin_param`s -> statements that remember where they stand. Imports neither TensorFlow nor user code.
+"""Parses gin files and `--gin_param`s to statements with their places. Imports neither TensorFlow nor user code.
 
 >>> print(read_all([], ["adamw.learning_rate = 0.1"], []).bindings[0])
 `adamw.learning_rate = 0.1` (--gin_param)
@@ -22,14 +22,14 @@ from trainers.gin_audit.text_files import MOST_DEEP, one_line, read_text, reason
 
 @dataclasses.dataclass
 class Statements:
-    """All that was read, in order."""
+    """All statements read, in order."""
 
     bindings: list[Binding] = dataclasses.field(default_factory=list)
     imports: list[Import] = dataclasses.field(default_factory=list)
 
 
 def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Statements:
-    """Returns the statements of `files`, of what they include, and of `params`."""
+    """Returns the statements of `files`, of their includes, and of `params`."""
     reader = _Reader(search)
     for name in files:
         reader.read_file(name)
@@ -39,13 +39,13 @@ def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]
 
 
 def _as_utf8(param: str) -> str:
-    """Returns what the shell has handed over in UTF-8, whatever the locale that Python took it for."""
+    """Returns a shell word decoded as UTF-8, whatever Python's locale."""
     try:
         return os.fsencode(param).decode()
     except UnicodeError:
         raise ConfigurationError(
-            f"`--gin_param` is {shown(param)}, which isn't UTF-8: gin can't read it. Give a file whose name isn't "
-            "another one, or a link to it."
+            f"`--gin_param` is {shown(param)}, which isn't UTF-8, so gin can't read it. Use a file name in UTF-8, "
+            "for example a link."
         ) from None
 
 
@@ -58,7 +58,7 @@ class _Reader(config_parser.ParserDelegate):
         self.readings = 0
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
-        """Takes a `@name` that gin's parser met."""
+        """Returns a `@name` that gin's parser found."""
         scope, _, selector = scoped_configurable_name.rpartition("/")
         return Reference(scope, selector, evaluate)
 
@@ -66,7 +66,7 @@ class _Reader(config_parser.ParserDelegate):
         return Macro(macro_name)
 
     def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:
-        """Reads the file called `name`; an include is also looked for next to the file that includes it."""
+        """Reads the file called `name`; an include is also searched next to the including file."""
         bases = [Path(), *(path.parent for path in inside[-1:]), *self.search]
         found = [base / name for base in bases if (base / name).exists()]
         path = next((path for path in found if path.is_file()), found[0] if found else None)
@@ -74,22 +74,22 @@ class _Reader(config_parser.ParserDelegate):
             raise _no_such_file(name, place, bases)
         if path.resolve() in [other.resolve() for other in inside]:
             raise ConfigurationError(
-                f"`include {name!r}` ({place}) comes back to a file that is still being read; remove it."
+                f"`include {name!r}` ({place}) includes a file that is still being read; remove it."
             )
         if len(inside) >= MOST_DEEP:
             raise ConfigurationError(
-                f"`include {name!r}` ({place}): {MOST_DEEP} files include each other already; put them into fewer."
+                f"`include {name!r}` ({place}): includes are more than {MOST_DEEP} levels deep; use fewer."
             )
         try:
             content = read_text(path)
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"The gin file `{path}` can't be read: {reason(error)}. It has to be a text in UTF-8 that you may read."
+                f"The gin file `{path}` can't be read: {reason(error)}. It must be a readable UTF-8 text file."
             ) from error
         self.parse(content, os.path.normpath(path), (*inside, path))
 
     def parse(self, content: str, source: str, inside: tuple[Path, ...]) -> None:
-        """Takes in the statements of one file or one `--gin_param`."""
+        """Reads the statements of one file or one `--gin_param`."""
         self.readings += 1
         reading = self.readings
 
@@ -98,7 +98,7 @@ class _Reader(config_parser.ParserDelegate):
 
         try:
             parser = _Parser(content, self)
-            # Not `for statement in parser`: a `StopIteration` of the tokeniser would look like the end of the file.
+            # `for statement in parser` would take a `StopIteration` of the tokeniser for the end of the file.
             while (statement := parser.parse_statement()) is not None:
                 place = place_of(statement.location.line_num)
                 if isinstance(statement, config_parser.BindingStatement):
@@ -113,12 +113,12 @@ class _Reader(config_parser.ParserDelegate):
 
 
 class _Parser(config_parser.ConfigParser):
-    """Refuses what gin's parser forgets: a minus before a name, a key's first value; and deep nesting."""
+    """Raises errors that gin's parser omits: a minus before a name, duplicate or unhashable keys, deep nesting."""
 
     depth = 0
 
     def __init__(self, content: str, delegate: config_parser.ParserDelegate):
-        self.keys: list[set[Any]] = []  # of the brackets that are open, so far
+        self.keys: list[set[Any]] = []  # of the open brackets
         super().__init__(content, delegate)
 
     def _maybe_parse_container(self) -> tuple[bool, Any]:
@@ -133,17 +133,17 @@ class _Parser(config_parser.ConfigParser):
         try:
             twice = key in self.keys[-1]
         except TypeError:
-            raise SyntaxError(f"{key!r} is no key of a dictionary: it holds a list or a dictionary", place) from None
+            raise SyntaxError(f"{key!r} can't be a dictionary key: it contains a list or a dictionary", place) from None
         if twice:
-            raise SyntaxError(f"{key!r} stands twice in one dictionary, which keeps the last alone; rename one", place)
+            raise SyntaxError(f"{key!r} is twice in one dictionary, which keeps only the last; rename one", place)
         self.keys[-1].add(key)
         return key, value
 
     def parse_value(self) -> Any:
-        """Returns the next value, an item of a list, tuple or dict as well."""
+        """Returns the next value, also within a list, tuple or dict."""
         minus, place = self.current_token.string == "-", self._current_location()
         if self.depth > MOST_DEEP:
-            raise SyntaxError(f"more than {MOST_DEEP} brackets stand within each other", place)
+            raise SyntaxError(f"more than {MOST_DEEP} nested brackets", place)
         self.depth += 1
         value = super().parse_value()
         self.depth -= 1
@@ -172,7 +172,7 @@ def _syntax_error(error: Exception, content: str, place_of: Callable[[int], Plac
             else f'; put quotes around a string ("{token}"), `%` before a macro and `@` before a configurable'
         )
     elif why == "Expected newline.":
-        why = "one value was expected, with nothing after it (gin knows literals, `@name`, `%name`, but no arithmetic)"
+        why = "expected one value and nothing after it (gin has literals, `@name`, `%name`, but no arithmetic)"
     why = " ".join(why.split()).rstrip(".")
     end = "" if why.endswith("?") else "."
     return ConfigurationError(
@@ -188,7 +188,7 @@ def _no_such_file(name: str, place: Place | None, bases: Sequence[Path]) -> Conf
         for path in (*(base / name).parent.glob("*.gin"), *(base / "configs").glob("**/*.gin"))
     }
     near = did_you_mean(name, existing)
-    if not near:  # the right name in the wrong folder, or without its ending
+    if not near:  # the right name in another folder, or without suffix
         by_stem = {Path(path).stem: path for path in existing}
         close = difflib.get_close_matches(Path(name).stem, by_stem, n=1)
         near = f" Did you mean `{by_stem[close[0]]}`?" if close else " Check its name and the working directory."

@@ -1,4 +1,4 @@
-"""What gin has registered, seen as names, signatures and types: what the configuration audit checks against."""
+"""gin's registry: names, signatures and types that the configuration audit checks against."""
 
 import dataclasses
 import inspect
@@ -18,20 +18,20 @@ _UNRESOLVED = (NameError, AttributeError, TypeError, SyntaxError, ValueError, Lo
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One parameter: its type is `Any` where there is none, or none that can be resolved here."""
+    """One parameter; its type is `Any` if it has none, or none that can be resolved."""
 
     default: Any
     hint: Any
 
     @property
     def required(self) -> bool:
-        """Says whether its author asks for a binding."""
+        """Returns whether the parameter's default is `gin.REQUIRED`."""
         return self.default is gin.REQUIRED
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """What a configurable takes and what calling it makes."""
+    """A configurable's parameters and return type."""
 
     parameters: Mapping[str, Parameter]
     extra: Parameter | None  # of `**kwargs`
@@ -44,22 +44,22 @@ class Signature:
 
 
 def configurables() -> dict[str, Any]:
-    """Returns each configurable by its complete selector, gin's own (`gin.macro`) left out."""
+    """Returns {complete selector: configurable}, without gin's own (`gin.macro`)."""
     return {name: c for name, c in gin_config._REGISTRY.items() if c.module != "gin"}
 
 
-SHIPPED = ("core", "models", "trainers", "gin")  # packages whose configurables give way to a user's
+SHIPPED = ("core", "models", "trainers", "gin")  # a user's configurable takes precedence over these
 
 
 def matches(selector: str) -> list[str]:
-    """Returns the complete selectors that `selector` may stand for: a user's own before those that ship."""
+    """Returns the complete selectors that `selector` may mean: a user's own before shipped ones."""
     found = sorted(gin_config._REGISTRY.matching_selectors(selector))
     own = [name for name in found if get(name).module.partition(".")[0] not in SHIPPED]
     return own if len(own) == 1 else found
 
 
 def preferred(selector: str) -> str | None:
-    """Returns the user's own configurable that `selector` stands for where one that ships has the same name."""
+    """Returns the user's configurable that `selector` means although a shipped one has the same name."""
     found = matches(selector)
     others = gin_config._REGISTRY.matching_selectors(selector)
     return found[0] if len(found) == 1 < len(others) else None
@@ -70,10 +70,10 @@ def get(complete_selector: str) -> Any:
 
 
 def lookup(function: Any) -> str | None:
-    """Returns the complete selector of a function or class, if it is a configurable."""
+    """Returns the complete selector of a function or class, or `None` if it isn't a configurable."""
     try:
         found = gin_config._inverse_lookup(function)
-    except TypeError:  # not hashable: no function or class
+    except TypeError:  # not hashable, so no function or class
         return None
     return found.selector if found else None
 
@@ -84,7 +84,7 @@ def short(complete_selector: str) -> str:
 
 
 def constants(name: str) -> list[str]:
-    """Returns the complete names of the constants that `%name` may stand for."""
+    """Returns the complete names of the constants that `%name` may mean."""
     return sorted(gin_config._CONSTANTS.matching_selectors(name))
 
 
@@ -93,25 +93,25 @@ def constant(complete_name: str) -> Any:
 
 
 def constant_names() -> set[str]:
-    """Returns all constants, by their complete names and by those that leave modules out."""
+    """Returns the names of all constants, complete and without modules."""
     parts = [name.split(".") for name, _ in gin_config._CONSTANTS.items()]
     return {".".join(part[i:]) for part in parts for i in range(len(part))}
 
 
 def near(selector: str, candidates: Iterable[str] | None = None) -> str:
-    """Asks for the registered name nearest to `selector`."""
+    """Returns " Did you mean ...?" with the registered name nearest to `selector`, or nothing."""
     names = list(configurables() if candidates is None else candidates)
     return did_you_mean(selector.rpartition(".")[2], {short(name) for name in names}) or did_you_mean(selector, names)
 
 
 def signature(complete_selector: str) -> Signature:
-    """Returns the signature of the function, or of the class's constructor, below all decorators."""
+    """Returns the signature of the function or class constructor below all decorators."""
     configurable = get(complete_selector)
     target = configurable.wrapped
     function = gin_config._find_class_construction_fn(target) if inspect.isclass(target) else target
     function = inspect.unwrap(function)
     makes = target if inspect.isclass(target) else Any
-    if function is object.__init__:  # it claims `**kwargs`, and refuses them when called
+    if function is object.__init__:  # its signature claims `**kwargs`, which it doesn't accept
         return Signature({}, None, makes)
     try:
         parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
@@ -137,7 +137,7 @@ def signature(complete_selector: str) -> Signature:
 def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Parameter:
     hint = hints.get(parameter.name, Any)
     if parameter.default is None and hint is not Any and types.NoneType not in typing.get_args(hint):
-        hint = typing.Optional[hint]  # noqa: UP045  # `|` refuses a string
+        hint = typing.Optional[hint]  # noqa: UP045  # `|` doesn't accept a string
     return Parameter(parameter.default, hint)
 
 
@@ -148,7 +148,7 @@ def _may_bind(configurable: Any, name: str) -> bool:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """Resolves the annotations it can: a name that exists only for type checkers leaves the others as they are."""
+    """Resolves annotations one by one: names that exist only for type checkers stay unresolved."""
     hints: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
         holder = types.SimpleNamespace(__annotations__={name: annotation})

@@ -1,7 +1,7 @@
-"""What gin files say, one statement at a time, each with its place.
+"""Statements of gin files, each with its place.
 
-gin itself keeps only the last value of each parameter; here a second value for the same name is a duplicate (within one
-file) or an override (of an earlier file), and both places are known.
+gin keeps only the last value of each parameter. Here a second value for a name is a duplicate (within one file) or an
+override (of an earlier file), and both places are known.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from typing import Any
 
 from core.errors import ConfigurationError
 
-_SHOWN = 300  # letters of a value in a message
+_SHOWN = 300  # characters of a value in a message
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a statement stands."""
+    """The file and line of a statement."""
 
     source: str
     line: int = 0
@@ -27,7 +27,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """`@scope/selector`, or with parentheses what calling it returns."""
+    """`@scope/selector`, or with parentheses its return value."""
 
     scope: str
     selector: str
@@ -56,7 +56,7 @@ class Binding:
     parameter: str
     value: Any
     place: Place
-    reading: int  # which reading of which file: two values within one are a duplicate
+    reading: int  # number of the file read: two values within one are duplicates
 
     @property
     def is_macro(self) -> bool:
@@ -72,16 +72,16 @@ class Binding:
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """`import module`, and where."""
+    """`import module`, with its place."""
 
     module: str
-    statement: Any  # gin's own record, which its operative text prints
+    statement: Any  # gin's record, which its operative text prints
     place: Place
 
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """A later file, or a `--gin_param`, took the place of an earlier value."""
+    """A later file or a `--gin_param` that replaced an earlier value."""
 
     old: Binding
     new: Binding
@@ -91,7 +91,7 @@ class Override:
 
     @property
     def before(self) -> str:
-        """Says what the earlier value was, and where; an equal one is an override all the same."""
+        """Describes the earlier value and its place; an equal value is an override as well."""
         old = text(self.old.value)
         was = "as it was" if old == text(self.new.value) else f"not {brief(self.old.value)}"
         return f"{was} ({self.old.place})"
@@ -103,7 +103,7 @@ def scoped(scope: str, name: str) -> str:
 
 
 def text(value: Any) -> str:
-    """Writes `value` as gin would read it."""
+    """Formats `value` in gin syntax."""
     if isinstance(value, Reference | Macro):
         return str(value)
     if isinstance(value, list):
@@ -113,18 +113,18 @@ def text(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, float) and math.isinf(value):
-        return "1e999" if value > 0 else "-1e999"  # gin's literals are Python's, which has none for infinity
+        return "1e999" if value > 0 else "-1e999"  # Python and gin have no literal for infinity
     return repr(value)
 
 
 def brief(value: Any) -> str:
-    """Writes `value` for a message, cut short: a list may have thousands of entries."""
+    """Formats `value` for a message, shortened: a list may have thousands of entries."""
     whole = text(value)
     return whole if len(whole) <= _SHOWN else f"{whole[:_SHOWN]}..."
 
 
 def names_in(value: Any) -> Iterator[Reference | Macro]:
-    """Yields each reference and macro in `value`, however deep."""
+    """Yields each reference and macro in `value`, at any depth."""
     if isinstance(value, Reference | Macro):
         yield value
     elif isinstance(value, list | tuple):
@@ -137,12 +137,12 @@ def names_in(value: Any) -> Iterator[Reference | Macro]:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Says whether `value` is `%gin.REQUIRED`, by which a file asks a later one for a value."""
+    """Returns whether `value` is `%gin.REQUIRED`, with which a file requires a value from a later one."""
     return isinstance(value, Macro) and value.name in ("gin.REQUIRED", "REQUIRED")
 
 
 def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Override, ...]]:
-    """Returns the bindings that hold in the end, and what they override; a duplicate within one file is an error."""
+    """Returns the final bindings and the overrides; raises an error for a duplicate within one file."""
     groups: dict[tuple[str, ...], list[Binding]] = {}
     overrides: list[Override] = []
     for new in bindings:
@@ -162,5 +162,5 @@ def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Over
 
 
 def _same_selector(a: str, b: str) -> bool:
-    """Says whether two spellings (`adamw`, `optimizers.adamw`) end alike: modules imported later change nothing."""
+    """Returns whether two spellings (`adamw`, `optimizers.adamw`) end alike, whatever is imported later."""
     return f".{a}".endswith(f".{b}") or f".{b}".endswith(f".{a}")

@@ -1,33 +1,31 @@
-"""Files of configuration as text, whatever lies under their names."""
+"""Reads configuration files as text, with checks for other kinds of files."""
 
 from pathlib import Path
 
-MOST_BYTES = 16 * 2**20  # nobody writes a longer one by hand
-MOST_DEEP = 50  # of files within files, and of brackets within brackets
-_SHOWN = 200  # letters of a line in a message
+MOST_BYTES = 16 * 2**20  # more than anyone writes by hand
+MOST_DEEP = 50  # nested includes, or nested brackets
+_SHOWN = 200  # characters of a line in a message
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file; raises an `OSError`, or a `ValueError` that says why it is none."""
+    """Returns the text of a file; raises an `OSError`, or a `ValueError` with the reason why it isn't text."""
     size = path.stat().st_size
-    if not path.is_file():  # a pipe would be waited for, a device may have no end
-        raise ValueError("it is a directory" if path.is_dir() else "it is a pipe or a device, no file")
+    if not path.is_file():  # reading a pipe blocks, and a device may be endless
+        raise ValueError("it is a directory" if path.is_dir() else "it is a pipe or a device, not a file")
     if size > MOST_BYTES:
-        raise ValueError(f"it has {size:,} bytes, more than the {MOST_BYTES:,} that are taken for text")
+        raise ValueError(f"it has {size:,} bytes, more than {MOST_BYTES:,}, the limit for text")
     text = path.read_text("utf-8-sig")
     if "\0" in text:
-        raise ValueError("it holds NUL bytes, as no text does")
+        raise ValueError("it contains NUL bytes, so it isn't text")
     return text
 
 
 def reason(error: Exception) -> str:
-    """Returns why a file can't be read, for a message that names it."""
+    """Returns the reason why a file can't be read, for an error message."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def one_line(text: str) -> str:
-    """Returns what a file says, for a message: as it stands there, not as a value (`core.errors.shown`), but cut short
-    and without what would act on a terminal.
-    """
+    """Returns a line of a file for a message: unquoted (unlike `core.errors.shown`), shortened and printable."""
     line = "".join(x if x.isprintable() else repr(x)[1:-1] for x in text[: _SHOWN + 1].strip())
     return line if len(text) <= _SHOWN else f"{line[:_SHOWN]}..."

@@ -1,10 +1,10 @@
-"""Does a gin value fit an annotation?
+"""Checks whether a gin value fits an annotation.
 
     >>> fits(1, float, made_by=None), fits(True, int, made_by=None), fits([1, 2], tuple[int, ...], made_by=None)
     (True, False, False)
 
-Where an annotation says nothing that can be checked (`Any`, a protocol, a type variable, a name that doesn't resolve),
-every value fits. `made_by(reference)` is the type of what calling a reference returns.
+Every value fits an annotation that can't be checked (`Any`, a protocol, a type variable, an unresolved name).
+`made_by(reference)` returns the type that calling a reference returns.
 """
 
 import collections.abc
@@ -24,7 +24,7 @@ CALLABLE: Any = collections.abc.Callable
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """What `%name` stands for when Python code registered it with `gin.constant`."""
+    """The value of a `%name` that Python code registered with `gin.constant`."""
 
     name: str
     value: Any
@@ -34,7 +34,7 @@ class Constant:
 
 
 def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
-    """Says what is wanted in place of `value`, and how to write it if only parentheses are wrong; empty if it fits."""
+    """Returns the wanted type, with the right syntax if only parentheses are wrong; empty if `value` fits."""
     if fits(value, hint, made_by):
         return ""
     for name in names_in(value):
@@ -46,7 +46,7 @@ def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
                 )
     if _parts(hint)[0] is CALLABLE and not isinstance(value, Reference):
         return (
-            f"`{hint_text(hint)}` is wanted: give a function, such as `@name`, or `@name()` where calling it makes one"
+            f"`{hint_text(hint)}` is wanted: give a function, such as `@name`, or `@name()` if calling it returns one"
         )
     choices = [choice for choice in _parts(hint)[1] if isinstance(choice, str)]
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
@@ -54,7 +54,7 @@ def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
 
 
 def received(value: Any, made_by: MadeBy) -> str:
-    """Returns `value` and its type, as text."""
+    """Returns `value` and its type as text."""
     if isinstance(value, Reference):
         made = made_by(value)
         when = "" if value.evaluated else " when called"
@@ -65,14 +65,14 @@ def received(value: Any, made_by: MadeBy) -> str:
 
 
 def hint_text(hint: Any) -> str:
-    """Writes an annotation without module names."""
+    """Formats an annotation without module names."""
     if isinstance(hint, type) and not typing.get_args(hint):
         return hint.__name__
     return re.sub(r"'[^']*'|(?:\w+\.)+(\w+)", lambda m: m[1] or m[0], str(hint))
 
 
 def fits(value: Any, hint: Any, made_by: Any) -> bool:
-    """Says whether `value` may be bound to a parameter annotated `hint`."""
+    """Returns whether `value` may be bound to a parameter annotated `hint`."""
     hint = _unwrapped(hint)
     if _says_nothing(hint):
         return True
@@ -94,7 +94,7 @@ def fits(value: Any, hint: Any, made_by: Any) -> bool:
     if not isinstance(origin, type):
         return True
     if type(value) is str and origin is not str and issubclass(origin, Iterable):
-        return False  # Python takes it for a sequence of letters; nobody who writes a gin file does
+        return False  # to Python a string is a sequence, but not to authors of gin files
     return _is_instance(value, origin) and _contents_fit(value, origin, arguments, made_by)
 
 
@@ -112,7 +112,7 @@ def _contents_fit(value: Any, origin: type, arguments: tuple[Any, ...], made_by:
 
 
 def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
-    """Says whether the function or class itself fits."""
+    """Returns whether the function or class itself fits."""
     origin, arguments = _parts(hint)
     if origin is CALLABLE:
         result = arguments[-1] if arguments else Any
@@ -123,7 +123,7 @@ def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
 
 
 def _produces(made: Any, hint: Any) -> bool:
-    """Says whether a call annotated to return `made` may return a `hint`: a supertype may, being wider."""
+    """Returns whether a call annotated to return `made` may return a `hint`; a supertype of `hint` may."""
     made, hint = _unwrapped(made), _unwrapped(hint)
     if _says_nothing(made) or _says_nothing(hint):
         return True
@@ -139,7 +139,7 @@ def _produces(made: Any, hint: Any) -> bool:
         return True
     if origin is CALLABLE and made is not origin:
         result = typing.get_origin(arguments[-1]) or arguments[-1] if arguments else None
-        # `Callable[..., Task]` asks for a factory: a task isn't one, though it may well have a `__call__`.
+        # `Callable[..., Task]` needs a factory: a task isn't one, even if it has a `__call__`.
         if isinstance(result, type) and not _says_nothing(result) and _is_subclass(made, result):
             return False
         return any("__call__" in vars(base) for base in made.__mro__)
@@ -148,20 +148,18 @@ def _produces(made: Any, hint: Any) -> bool:
     if made is bool:
         return origin in (bool, object)
     if hasattr(made, "_fields") and not hasattr(origin, "_fields"):
-        return _is_subclass(
-            origin, made
-        )  # a named tuple is one thing, though Python takes it for a sequence of its parts
+        return _is_subclass(origin, made)  # to Python a named tuple is a sequence, here it is one value
     return _is_subclass(made, origin) or _is_subclass(origin, made)
 
 
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Takes an annotation apart: `list[int]` is `list` of `(int,)`."""
+    """Splits an annotation: `list[int]` into `list` and `(int,)`."""
     hint = _unwrapped(hint)
     return typing.get_origin(hint) or hint, typing.get_args(hint)
 
 
 def _unwrapped(hint: Any) -> Any:
-    """Returns what is below `NewType` and `Annotated`."""
+    """Removes `NewType` and `Annotated`."""
     while True:
         if hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
@@ -190,7 +188,7 @@ def _is_instance(value: Any, cls: type) -> bool:
         return isinstance(value, dict)
     try:
         return isinstance(value, cls)
-    except TypeError:  # a class that refuses to be asked
+    except TypeError:  # a class without instance checks
         return True
 
 
@@ -202,7 +200,7 @@ def _is_subclass(cls: Any, other: Any) -> bool:
 
 
 def _replaced(value: Any, old: Any, new: Any) -> Any:
-    """Returns `value` with `new` in the places of `old`."""
+    """Returns `value` with `old` replaced by `new`."""
     if isinstance(value, list | tuple):
         return type(value)(_replaced(item, old, new) for item in value)
     if isinstance(value, dict):

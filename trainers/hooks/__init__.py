@@ -1,6 +1,6 @@
-"""What happens between chunks of steps: the base class, what it sees of a run, and hooks that look at what is made.
+"""Hooks: the base class, its view of a run, and the shipped hooks, called between chunks of steps.
 
-A hook's file is imported when something names the hook: most runs have few of them.
+A hook's file is imported when the hook is first named: most runs use few hooks.
 """
 
 import importlib
@@ -31,9 +31,9 @@ __all__ = [*FILES, "Hook", "Run"]
 
 
 def register(selectors: Sequence[str] = tuple(FILES)) -> None:
-    """Makes known to gin the hooks that these selectors name; all of them if one names nothing that gin knows.
+    """Registers with gin the hooks that these selectors name; all hooks if one selector is unknown.
 
-    Such a selector is misspelt, and the error suggests the nearest name.
+    An unknown selector is a typo, for which the error suggests the nearest name.
     """
     for selector in selectors:
         if file := FILES.get(selector.rpartition(".")[2]):
@@ -43,7 +43,7 @@ def register(selectors: Sequence[str] = tuple(FILES)) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a hook when it is first asked for."""
+    """Imports a hook at its first use."""
     if name not in FILES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"trainers.hooks.{FILES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Looking at what modules are given and return, while they are trained.
+"""Statistics of the inputs and outputs of modules during training.
 
 In a gin file:
 
@@ -26,18 +26,18 @@ from core.task import Batch, Task
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 
-DEAD = 0.5  # of the units: below, some that rest are nothing unusual
+DEAD = 0.5  # share of units; fewer inactive units are normal
 Heard = Callable[[str, tf.Tensor], None]
 
 
 @gin.configurable
 class Activations(Hook):
-    """Writes figures of `activations` for each module whose path a pattern of `paths` matches, as evaluation calls it.
+    """Writes metrics `activations` for each module whose path matches a pattern of `paths`, as called by evaluation.
 
-    They are `given/PATH/...` and `returned/PATH/...`: `mean`, `deviation`, `zeros` (the share of values that are zero)
-    and `dead` (the share of units, along the last axis, that are zero for every example). The first `count` examples
-    held out are looked at, or of the training source without one; of a module that is called several times the first
-    call is. It warns where half of the units are dead twice in a row.
+    They are `given/PATH/...` (inputs) and `returned/PATH/...` (outputs): `mean`, `deviation`, `zeros` (the share of
+    zero values) and `dead` (the share of units, along the last axis, that are zero for every example). They use the
+    first `count` held-out examples, or training examples if there is no evaluation source. If a module is called
+    several times, its first call counts. Warns if half of the units are dead twice in a row.
     """
 
     def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",), count: int = 256):
@@ -45,7 +45,9 @@ class Activations(Hook):
         if isinstance(paths, str) or not paths or not all(isinstance(path, str) for path in paths):
             raise ConfigurationError(f"`Activations.paths` is {shown(paths)}; give a list of patterns, as ['net/*'].")
         if not is_size(count):
-            raise ConfigurationError(f"`Activations.count` is {shown(count)}; it counts examples: give 1 or more.")
+            raise ConfigurationError(
+                f"`Activations.count` is {shown(count)}; it is a number of examples: give 1 or more."
+            )
         self.paths, self.count = paths, count
         self._dead: list[str] = []
         self._look: Any = None
@@ -73,8 +75,8 @@ class Activations(Hook):
             others = f" (so it is in {len(again) - 1} more places)" if again[1:] else ""
             run.telemetry.warn_once(
                 f"{figures[again[0]]:.0%} of the units that `{path}` {'is given' if which == 'given' else 'returns'} "
-                f"are dead: zero for each example{others}. A lower learning rate, or units that are never quite zero, "
-                "usually helps."
+                f"are dead: zero for each example{others}. A lower learning rate, or an activation that is never "
+                "exactly zero, usually helps."
             )
         self._dead = dead
 
@@ -85,7 +87,7 @@ class Activations(Hook):
         self._dead = list(state["dead"])
 
     def _looking(self, task: Task, source: Source) -> Any:
-        """Returns a traced function of a batch that calls the task's `evaluate`, and returns the figures."""
+        """Returns a traced function of a batch that calls the task's `evaluate` and returns the metrics."""
 
         @tf.function(autograph=False)
         def look(batch: Batch) -> dict[str, tf.Tensor]:
@@ -93,7 +95,7 @@ class Activations(Hook):
             graph = ops.get_default_graph()
 
             def hear(name: str, x: tf.Tensor) -> None:
-                if x.graph is graph:  # what is within a loop isn't there outside of it
+                if x.graph is graph:  # tensors within a loop can't be used outside of it
                     found.update({key: value for key, value in _statistics(name, x).items() if key not in found})
 
             with overheard(task, self.paths, hear):
@@ -105,12 +107,12 @@ class Activations(Hook):
 
 @contextlib.contextmanager
 def overheard(root: tf.Module, paths: Sequence[str], hear: Heard) -> Iterator[None]:
-    """Tells `hear` what the modules of `root` whose path a pattern matches are given first, and what they return."""
+    """Calls `hear` with the first input and the output of the modules of `root` whose path matches a pattern."""
     modules = named_modules(root)
     chosen = {path: modules[path] for path in matching(paths, modules, argument="paths")}
     classes = {path: type(module) for path, module in chosen.items()}
     for path, module in chosen.items():
-        # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
+        # Python looks `__call__` up in the class, so it must be replaced there, not in the module.
         module.__class__ = _telling(classes[path], path, hear)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What happens between chunks of steps. A hook is called whenever its `every` divides the step, and at the end.
+"""The base class of hooks. A hook is called whenever its `every` divides the step, and at the end.
 
     @gin.configurable
     class Heartbeat(Hook):
@@ -27,10 +27,10 @@ from trainers.workdir import Workdir
 
 
 class Batches(Protocol):
-    """What a hook sees of the batches that a run reads."""
+    """A hook's view of the batches that a run reads."""
 
     chunk_steps: int
-    decode: Callable[[Batch], Batch] | None  # of examples that wait as the source keeps them
+    decode: Callable[[Batch], Batch] | None  # decodes examples that are in the source's storage format
 
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
@@ -38,14 +38,14 @@ class Batches(Protocol):
 
     @property
     def chunk_spec(self) -> Any:
-        """Returns the specs of a chunk as a `tf.function` takes it."""
+        """Returns the specs of a chunk, for a `tf.function`."""
 
 
 class Run(Protocol):
-    """What a hook sees of the run that calls it."""
+    """A hook's view of the run that calls it."""
 
     experiment: Experiment
-    averaged: Averaged  # the task as evaluation reads it, once it has been updated
+    averaged: Averaged  # the task that evaluation reads; call its `update` first
     workdir: Workdir
     telemetry: Telemetry
     train_step: TrainStep
@@ -56,63 +56,63 @@ class Run(Protocol):
 
     @property
     def step(self) -> int:
-        """Counts the steps that are done."""
+        """Returns the number of completed steps."""
 
     @property
     def steps(self) -> int:
-        """Counts the steps that there are to do."""
+        """Returns the number of steps of the whole run."""
 
     def figures(self) -> dict[str, float]:
         """Returns the weighted means since the last metric line."""
 
     def take_figures(self) -> dict[str, float]:
-        """Returns the figures of a metric line, speed included, and begins the next."""
+        """Returns the metrics of a metric line, speed included, and resets them."""
 
     def next_chunk(self) -> Batch:
-        """Returns the chunk of batches that the next step is in, without taking it."""
+        """Returns the chunk of batches that contains the next step, without consuming it."""
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluates and reports the figures; returns all that were reported last."""
+        """Evaluates and reports the metrics; returns the last reported ones of all splits."""
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:
-        """Writes figures of how good the task has become; the last ones end up in the run's result."""
+        """Writes metrics of the task's quality; the last ones become part of the run's result."""
 
     def check_replicas(self) -> None:
-        """Raises a `DriftError` where replicas no longer hold the same variables."""
+        """Raises a `DriftError` if replicas hold different values of a variable."""
 
     def save(self) -> Path:
-        """Begins to save a checkpoint of this moment; returns where it will lie once it is written."""
+        """Starts to save a checkpoint of this step; returns its future path."""
 
     def settle(self) -> None:
-        """Waits until what is being saved is written."""
+        """Waits until pending checkpoints are written."""
 
     def stop(self, reason: str) -> None:
-        """Ends the run at this step: what is due at the end follows, and `reason` is kept with it."""
+        """Ends the run after this step, with all that is due at the end; `reason` is recorded."""
 
 
 class ChunkHook:
-    """Follows a training from chunk to chunk."""
+    """Observes a training from chunk to chunk."""
 
     def begin(self, run: Run) -> None:
-        """Begins, once all is traced and before the first step."""
+        """Is called once, after tracing and before the first step."""
 
     def before_chunk(self, run: Run) -> None:
-        """Does what belongs before a chunk of steps, which begins at `run.step`."""
+        """Is called before a chunk of steps, which begins at `run.step`."""
 
     def after_chunk(self, run: Run) -> None:
-        """Does what belongs after a chunk of steps, before the hooks that are due are called."""
+        """Is called after a chunk of steps, before the hooks that are due."""
 
     def close(self) -> None:
-        """Frees what it holds, however the training ends."""
+        """Frees resources, however the training ends."""
 
 
 class Hook(ChunkHook, abc.ABC):
     """Base class; `every=None` means only at the end of the run."""
 
     every: int | None = None
-    section = "hook"  # of the run that it is, to its watchdog
-    scope = ""  # that gin made it in
-    of: Callable[[], Experiment | None] | None = None  # whose run it has been in, where calls of Python trained it
+    section = "hook"  # the watchdog's name for this part of the run
+    scope = ""  # the gin scope in which it was made
+    of: Callable[[], Experiment | None] | None = None  # the experiment it was used in, if Python calls trained it
 
     def __init__(self, every: int | None = None):
         self.every, self.scope = every, gin.current_scope_str()
@@ -123,29 +123,29 @@ class Hook(ChunkHook, abc.ABC):
         return "/".join(filter(None, (self.scope, f"{type(self).__name__}.every")))
 
     def due(self, step: int, steps: int) -> bool:
-        """Says whether to call the hook after `step` of `steps` steps."""
+        """Returns whether to call the hook after `step` of `steps` steps."""
         return step == steps or (self.every is not None and step % self.every == 0)
 
     def check_kept(self, keep: Keep, checkpoint_every: int | None) -> None:  # most hooks save nothing
-        """Raises a `ConfigurationError` if the run doesn't keep the checkpoints that the hook counts on."""
+        """Raises a `ConfigurationError` if the run doesn't keep the checkpoints that the hook needs."""
 
     def check(self, run: Run) -> None:  # most hooks fit every run
-        """Raises a `ConfigurationError` where the hook doesn't fit what is trained; called before the first step."""
+        """Raises a `ConfigurationError` if the hook doesn't fit the task; called before the first step."""
 
     @abc.abstractmethod
     def __call__(self, run: Run) -> None:
-        """Does the hook's work; `run.step` steps are done."""
+        """Does the hook's work, after `run.step` steps."""
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps of the hook: values that JSON holds, an array as its list."""
+        """Returns the hook's state for a checkpoint: JSON values, with arrays as lists."""
         return {}
 
-    def load(self, state: Mapping[str, Any]) -> None:  # most hooks keep nothing
-        """Takes over the state that a checkpoint kept."""
+    def load(self, state: Mapping[str, Any]) -> None:  # most hooks have no state
+        """Restores the state from a checkpoint."""
 
 
 def by_name(hooks: Sequence[Hook]) -> dict[str, Hook]:
-    """Names each hook by its class; of several of one class, the second is `Name_2`."""
+    """Names each hook by its class; the second one of a class is `Name_2`."""
     named: dict[str, Hook] = {}
     for hook in hooks:
         name = type(hook).__name__
@@ -158,7 +158,7 @@ LACKING = "until then the run goes on without"
 
 
 def keep_sample(run: Run, name: str, content: bytes) -> None:
-    """Writes a file, whole; where there is no room for it, it is left out, with one warning."""
+    """Writes a whole file; if the disk is full, skips it with one warning."""
     path = run.workdir.path / "samples" / name
     with run.telemetry.sparing():
         with space_for(path.parent, then=LACKING):

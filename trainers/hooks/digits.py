@@ -1,4 +1,4 @@
-"""Small classifiers of the digits, whose eye for them judges what generators make."""
+"""Small classifiers of digits that measure the quality of generated digits."""
 
 import functools
 import itertools
@@ -19,9 +19,9 @@ STEPS, ROWS, CHUNK_STEPS = 600, 64, 10
 
 
 class DigitJudge(Module):
-    """A network with 64 features before its logits, trained as it is made: a second, the same for every run.
+    """A network with 64 features before its logits, trained as it is made: takes a second, and is equal in every run.
 
-    It learns from the `label`s of `source` and what `image` makes of its examples: images in [-1, 1].
+    It learns the `label`s of `source` from `image(batch)`: images [batch, height, width, channels] in [-1, 1].
     """
 
     def __init__(self, source: Source, image: Callable[[Batch], tf.Tensor], *, seed: int = 0):
@@ -33,14 +33,14 @@ class DigitJudge(Module):
         self._train(source, image, seed)
 
     def features(self, image: tf.Tensor) -> tf.Tensor:
-        """Returns [n, 64] for images in [-1, 1], of any size and any number of channels."""
+        """Returns features [n, 64] of images in [-1, 1] of any size and number of channels."""
         grey = tf.reduce_mean((tf.cast(image, tf.float32) + 1.0) / 2.0, axis=-1, keepdims=True)
         if grey.shape[1:3] != [8, 8]:
             grey = tf.image.resize(grey, [8, 8], method="area")
         return tf.nn.relu(self.second(tf.nn.relu(self.first(tf.reshape(grey, [-1, 64])))))
 
     def label(self, image: tf.Tensor) -> tf.Tensor:
-        """Returns the digit that each image looks like; -1 where its logits aren't numbers."""
+        """Returns the predicted digit of each image; -1 if its logits are NaN."""
         return tf.cast(metrics.predicted(self.last(self.features(image))), tf.int32)
 
     def _train(self, source: Source, image: Callable[[Batch], tf.Tensor], seed: int) -> None:
@@ -60,7 +60,7 @@ class DigitJudge(Module):
 
             tf.while_loop(lambda i: i < CHUNK_STEPS, step, (tf.constant(0),))
 
-        for chunk in itertools.islice(chunks, STEPS // CHUNK_STEPS):  # all at once would be a gigabyte
+        for chunk in itertools.islice(chunks, STEPS // CHUNK_STEPS):  # all at once would take a gigabyte
             train(chunk)
 
 
@@ -76,7 +76,7 @@ def _judge_of_thick_digits(seed: int) -> DigitJudge:
 
 @functools.cache
 def _features_of_real(seed: int, size: tuple[int, int]) -> tf.Tensor:
-    """Returns those of all real digits, enlarged as a generator of such images was shown them."""
+    """Returns the features of all real digits, enlarged like a generator's training images."""
     images = [_plain(source.gather(tf.range(len(source), dtype=tf.int64))) for source in map(digits, ("train", "test"))]
     return _judge(seed).features(tf.image.resize(tf.concat(images, 0), size))
 
@@ -86,15 +86,15 @@ def _plain(batch: Batch) -> tf.Tensor:
 
 
 class DigitQuality:
-    """How good samples of digits are, next to how good real digits would look by the same measure."""
+    """Quality of generated digits, compared with that of real digits by the same measures."""
 
-    samples = 898  # half of all digits, so that a half can stand on the other side
+    samples = 898  # half of all digits; the other half is the reference
 
     def __init__(self, seed: int = 0):
         self.seed = seed
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
-        """Returns figures for images in [-1, 1], and the labels that they are meant to have, if any."""
+        """Returns metrics of images in [-1, 1] and, if given, their intended labels."""
         judge, real = _judge(self.seed), _features_of_real(self.seed, tuple(image.shape[1:3]))
         fake = judge.features(image)
         distance = self._distance(fake, real)
@@ -116,7 +116,7 @@ class DigitQuality:
         return figures
 
     def _distance(self, fake: tf.Tensor, real: tf.Tensor) -> float:
-        """Returns the mean over ten random halves of the real ones: as many on both sides, as between real halves."""
+        """Returns the mean distance to ten random halves of the real digits, so that both sides have equal size."""
         rng, distances = Rng.from_seed(self.seed).fold("halves"), []
         for split in range(10):
             order = tf.argsort(rng.fold(split).uniform([real.shape[0]]))
@@ -131,15 +131,15 @@ def _spread(features: tf.Tensor) -> float:
 
 @gin.configurable
 def digit_quality(seed: int = 0) -> DigitQuality:
-    """Makes a `Quality.judge`: digits, as a classifier trained here sees them."""
+    """Makes a `Quality.judge` for digits, based on a classifier trained here."""
     return DigitQuality(seed)
 
 
 @gin.configurable
 def kept_digits(seed: int = 0) -> Callable[[tf.Tensor, tf.Tensor], dict[str, float]]:
-    """Makes a `Translations.judge`: how many of `digit_pairs`, made thick and coloured, are the same digit still.
+    """Makes a `Translations.judge`: the share of `digit_pairs`, made thick and coloured, that keep their digit.
 
-    A classifier of thick coloured digits says so, trained here on real ones.
+    A classifier trained here on real thick coloured digits decides.
     """
 
     def kept(image: tf.Tensor, label: tf.Tensor) -> dict[str, float]:

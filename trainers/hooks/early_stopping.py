@@ -1,4 +1,4 @@
-"""Ends a run that doesn't get better any more."""
+"""Early stopping: ends a run that no longer improves."""
 
 import math
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from trainers.options.checkpoints import better_of
 
 @gin.configurable
 class EarlyStopping(Hook):
-    """Evaluates every `every` steps, and ends the run after `patience` evaluations in a row without a better one.
+    """Evaluates every `every` steps, and ends the run after `patience` evaluations in a row without improvement.
 
-    `figure` says of what, and which way is better: "max accuracy", or "min noisy/loss" of a named source. Better is
-    what beats the best before by more than `least_change`. The best stays, as `Trainer.keep_best`.
+    `figure` is a metric and its direction: "max accuracy", or "min noisy/loss" of a named source. An improvement beats
+    the best value so far by more than `least_change`. `Trainer.keep_best` keeps the best checkpoint.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class EarlyStopping(Hook):
         self.better = better_of(figure, "EarlyStopping.figure")
         if not is_size(patience):
             raise ConfigurationError(
-                f"`EarlyStopping.patience` is {shown(patience)}; it counts evaluations: give 1 or more."
+                f"`EarlyStopping.patience` is {shown(patience)}; it is a number of evaluations: give 1 or more."
             )
         number = isinstance(least_change, float | int) and not isinstance(least_change, bool)
         if not number or not 0.0 <= least_change < math.inf:
             raise ConfigurationError(
-                f"`EarlyStopping.least_change` is {shown(least_change)}; it is a difference of the figure: give a "
-                "number from 0."
+                f"`EarlyStopping.least_change` is {shown(least_change)}; it is a difference of the metric: give 0 or a "
+                "positive number."
             )
         self.patience, self.least_change = patience, least_change
         self._best: dict[str, float] = {}  # step and value
@@ -44,13 +44,13 @@ class EarlyStopping(Hook):
         if keep.best != self.better:
             raise ConfigurationError(
                 f"`EarlyStopping.figure` is {shown(str(self.better))} and `Trainer.keep_best` "
-                f"{shown(keep.best and str(keep.best))}; the best would be lost when the run ends. Give both the same, "
-                "by a macro of gin say."
+                f"{shown(keep.best and str(keep.best))}; the best checkpoint would be lost when the run ends. Give "
+                "both the same value, for example by a gin macro."
             )
         if checkpoint_every is None or self.every is None or self.every % checkpoint_every:
             raise ConfigurationError(
                 f"`{self.interval_name}` is {self.every}, which isn't a multiple of `Trainer.checkpoint_every` = "
-                f"{checkpoint_every}; the best that is seen has to be saved. Give both the same."
+                f"{checkpoint_every}; the best step must be saved. Give both the same value."
             )
 
     def __call__(self, run: Run) -> None:
@@ -61,7 +61,7 @@ class EarlyStopping(Hook):
             return
         self._waited += 1
         if self._waited >= self.patience:
-            best = f"{self._best['value']:.4g} of step {self._best['step']}" if self._best else "a number"
+            best = f"{self._best['value']:.4g} at step {self._best['step']}" if self._best else "a number"
             run.stop(f"`{self.better.figure}` was no better than {best} in {self._waited} evaluations")
 
     def state(self) -> dict[str, Any]:

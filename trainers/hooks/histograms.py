@@ -1,4 +1,4 @@
-"""Looking at how the weights are distributed, while they are trained: for TensorBoard.
+"""Histograms of the weights during training, for TensorBoard.
 
 In a gin file:
 
@@ -20,7 +20,7 @@ from trainers.hooks.base import Hook, Run
 
 @gin.configurable
 class Histograms(Hook):
-    """Writes a histogram of each variable of the task whose path a pattern of `paths` matches, as evaluation has it."""
+    """Writes a histogram of each task variable whose path matches a pattern of `paths`, as evaluation reads it."""
 
     def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",)):
         super().__init__(every)

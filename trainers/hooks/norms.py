@@ -1,4 +1,4 @@
-"""Looking at how large the gradients, weights and updates of each module are, while it trains.
+"""Norms of each module's gradients, weights and updates during training.
 
 In a gin file:
 
@@ -15,17 +15,17 @@ from core.engine import Watch
 from core.errors import ConfigurationError
 from trainers.hooks.base import Hook, Run
 
-THROWN_ABOUT = 0.3  # of a weight: what changes by more forgets what it was
-ROUNDED_AWAY = 2.0**-24  # of a weight: a smaller change leaves its float32 as it is
+THROWN_ABOUT = 0.3  # relative to the weight; larger updates destroy what was learnt
+ROUNDED_AWAY = 2.0**-24  # relative to the weight; float32 rounds smaller updates away
 
 
 @gin.configurable
 class Norms(Hook):
-    """Writes the norms of each module's gradients, weights and updates, as the step that follows has them.
+    """Writes the norms of each module's gradients, weights and updates in the next step.
 
-    They go to `metrics.jsonl` and TensorBoard as figures of `norms`: `gradient/PATH`, `weight/PATH`, `update/PATH`, of
-    several updates after the phase's name. Each phase is measured from the weights as they are, also one that isn't
-    due. It warns of what it has seen twice in a row: updates that throw weights about, or are too small to change them.
+    They go to `metrics.jsonl` and TensorBoard as metrics of `norms`: `gradient/PATH`, `weight/PATH`, `update/PATH`,
+    after the phase's name if there are several updates. Phases that aren't due are measured as well, all from the
+    current weights. Warns of updates that are far too large, or too small to change weights, twice in a row.
     """
 
     def __init__(self, every: int | None = None):
@@ -34,13 +34,13 @@ class Norms(Hook):
         self._watch: Watch | None = None
 
     def check(self, run: Run) -> None:
-        """Makes what looks at the step; refuses steps that not all devices take together."""
+        """Prepares the measurement of a step; raises an error if devices don't step together."""
         backend, experiment, batches = run.train_step.backend, run.experiment, run.input
         if not backend.steps_together:
             who = f"{backend.how} {'replicas' if backend.steps_here else 'workers'} take"
             raise ConfigurationError(
-                f"`Trainer.hooks` looks at the step that comes next, as all devices take it together, but {who} steps "
-                "of their own: leave `Norms` out."
+                f"`Norms` of `Trainer.hooks` measures the next step, which all devices take together, but {who} "
+                "separate steps: remove `Norms`."
             )
         self._watch = Watch(
             experiment.assembly,
@@ -54,7 +54,7 @@ class Norms(Hook):
     def __call__(self, run: Run) -> None:
         assert self._watch, "`check` comes first"
         first = run.step - run.step % run.input.chunk_steps
-        norms = self._watch.norms(run.next_chunk(), first=first, step=run.step)  # on several workers, of all together
+        norms = self._watch.norms(run.next_chunk(), first=first, step=run.step)  # over all workers
         run.telemetry.write(run.step, "norms", norms, shown=False)
         suspects = dict(unlikely(norms))
         for name in self._suspects:
@@ -70,7 +70,7 @@ class Norms(Hook):
 
 
 def unlikely(norms: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yields the modules that learn nothing, or whose weights are thrown about, each with what to say of it."""
+    """Yields modules with zero gradients, exploding or vanishing updates, each with a warning."""
     for name, weight in norms.items():
         phase, kind, module = _parts(name)
         if kind != "weight" or weight == 0.0:
@@ -80,25 +80,25 @@ def unlikely(norms: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         if update > THROWN_ABOUT * weight:
             yield (
                 f"{where} explodes",
-                f"updates of {where} explode: one is {update / weight:.0%} of its weights. A lower learning rate, a "
-                "warm-up or `clip_by_global_norm` usually helps.",
+                f"updates of {where} explode: one has {update / weight:.0%} of the weights' norm. A lower learning "
+                "rate, a warm-up or `clip_by_global_norm` usually helps.",
             )
         elif gradient == 0.0:
             yield (
                 f"{where} is dead",
-                f"the gradients of {where} are zero: nothing that it does reaches the loss. Units that are never "
-                "active, or a loss that has reached its end, do that.",
+                f"the gradients of {where} are zero: its output doesn't affect the loss. Units that are never "
+                "active, or a loss that has reached its minimum, cause that.",
             )
         elif 0.0 < update < ROUNDED_AWAY * weight:
             yield (
                 f"{where} vanishes",
-                f"updates of {where} are so small (a norm of {update:.3g}, beside weights of {weight:.3g}) that "
+                f"updates of {where} are so small (a norm of {update:.3g}, with weights of {weight:.3g}) that "
                 "float32 rounds them away: a higher learning rate, or normalisation before it, usually helps.",
             )
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Returns the phase, as a prefix, the kind and the path of a figure.
+    """Returns phase (as a prefix), kind and path of a metric.
 
     >>> _parts("weight/layers/0"), _parts("g/update/net/2")
     (('', 'weight', 'layers/0'), ('g/', 'update', 'net/2'))

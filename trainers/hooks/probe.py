@@ -1,4 +1,4 @@
-"""What features are worth that were learnt without labels: how well a linear classifier does on top of them.
+"""Linear probe: accuracy of a linear classifier on features learnt without labels.
 
 In a gin file:
 
@@ -26,17 +26,17 @@ from trainers.hooks.base import Hook, Run
 Array = npt.NDArray[Any]
 
 ROWS = 256  # whose features are computed at once
-FIT_STEPS, RATE, PENALTY = 300, 0.1, 0.01  # of Adam on the whole set; the penalty is of the squares of the weights
-DRAWS = 5  # of few labels, over which figures are a mean
+FIT_STEPS, RATE, PENALTY = 300, 0.1, 0.01  # Adam on the whole set; the penalty is on squared weights
+DRAWS = 5  # random choices of few labels to average over
 
 
 @gin.configurable
 class LinearProbe(Hook):
-    """Fits logistic regressions to what the task's `features(batch)` [rows, size] makes of the training source.
+    """Fits logistic regressions to the task's `features(batch)` [rows, size] of the training source.
 
-    It reports, of the evaluation source: `accuracy` with all labels; with `labels` of each class `few`, beside
-    `few_pixels` and `few_untrained`, which the same probe reaches with the `image`s themselves and with the features of
-    the network before its first step; and `few_gain`, by how much `few` is more than the better of these.
+    It reports on the evaluation source: `accuracy` with all labels, and `few` with `labels` examples of each class. For
+    comparison, `few_pixels` uses the `image`s as features, and `few_untrained` the network before its first step.
+    `few_gain` is the lead of `few` over the better one of these.
     """
 
     def __init__(self, every: int | None = None, *, labels: int = 10):
@@ -54,7 +54,7 @@ class LinearProbe(Hook):
     def __call__(self, run: Run) -> None:
         run.averaged.update()
         if self._untrained is None:
-            self._untrained = run.experiment.make_task()  # by every worker: they make variables together
+            self._untrained = run.experiment.make_task()  # on every worker, because making variables is collective
         if not is_chief():
             return
         train, held_out = (_checked(source) for source in (run.experiment.train_source, run.experiment.eval_source))
@@ -79,7 +79,7 @@ class LinearProbe(Hook):
 
 
 def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -> float:
-    """Returns how many of `asked` [rows, size] a logistic regression fitted to `features` gives their `truth`."""
+    """Returns the accuracy on `asked` [rows, size] of a logistic regression fitted to `features` [rows, size]."""
     mean, deviation = features.mean(0), features.std(0) + 1e-3 * features.std()
     known, others = (tf.constant((x - mean) / deviation, tf.float32) for x in (features, asked))
     logits = _fitted(known, tf.constant(labels, tf.int32), others, int(labels.max()) + 1)
@@ -88,7 +88,7 @@ def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -
 
 @tf.function(autograph=False)
 def _fitted(known: tf.Tensor, labels: tf.Tensor, asked: tf.Tensor, classes: int) -> tf.Tensor:
-    """Returns the logits of `asked`."""
+    """Fits to `known` [rows, size]; returns the logits of `asked`."""
     rule, root = adam(RATE), float(known.shape[1]) ** 0.5  # one rate for any number of features
     weights = {"w": tf.zeros([known.shape[1], classes]), "b": tf.zeros([classes])}
 
@@ -109,7 +109,7 @@ def _fitted(known: tf.Tensor, labels: tf.Tensor, asked: tf.Tensor, classes: int)
 
 
 def _draw(labels: Array, count: int, seed: int) -> Array:
-    """Returns the places of `count` examples of each class."""
+    """Returns the indices of `count` random examples of each class."""
     random = np.random.RandomState(seed)
     return np.concatenate([random.permutation(np.flatnonzero(labels == c))[:count] for c in np.unique(labels)])
 
@@ -118,7 +118,7 @@ def _features_of(task: Task) -> Callable[[Batch], tf.Tensor]:
     features: Callable[[Batch], tf.Tensor] | None = getattr(task, "features", None)
     if features is None:
         raise ConfigurationError(
-            f"`LinearProbe` looks at features, but `{type(task).__name__}` has none: give it `features(batch)`, which "
+            f"`LinearProbe` needs features, but `{type(task).__name__}` has none: give it `features(batch)`, which "
             "returns [rows, size]."
         )
     return features
@@ -126,11 +126,11 @@ def _features_of(task: Task) -> Callable[[Batch], tf.Tensor]:
 
 def _checked(source: Source | Stream | None) -> Source:
     if source is None:
-        raise ConfigurationError("`LinearProbe` asks about held-out examples: bind `Experiment.eval_source`.")
+        raise ConfigurationError("`LinearProbe` needs held-out examples: bind `Experiment.eval_source`.")
     if isinstance(source, Stream):
         raise ConfigurationError(
-            f"`LinearProbe` looks at all examples of `Experiment.train_source`, but `{source.name}` is a stream: leave "
-            "the hook out, or train on a source."
+            f"`LinearProbe` reads all examples of `Experiment.train_source`, but `{source.name}` is a stream: remove "
+            "the hook, or train on a source."
         )
     for feature in ("image", "label"):
         check_feature(source, feature)
@@ -138,7 +138,7 @@ def _checked(source: Source | Stream | None) -> Source:
 
 
 def _gathered(source: Source, fn: Callable[[Batch], tf.Tensor]) -> Array:
-    """Returns `fn` of all examples of a source."""
+    """Returns `fn` of all examples of a source, [examples, ...]."""
     with explained(source):
         starts = range(0, len(source), ROWS)
         indices = (tf.range(i, min(i + ROWS, len(source)), dtype=tf.int64) for i in starts)

@@ -1,4 +1,4 @@
-"""Looking at what comes back of held-out images, while an autoencoder trains.
+"""Pictures of reconstructed held-out images during training of an autoencoder.
 
 In a gin file:
 
@@ -24,16 +24,18 @@ from trainers.hooks.samples import encode_grid
 
 @gin.configurable
 class Reconstructions(Hook):
-    """Writes the first `count` held-out images, each beside what is reconstructed, in `samples/` and for TensorBoard.
+    """Writes the first `count` held-out images next to their reconstructions, to `samples/` and TensorBoard.
 
-    The task's `reconstruct(batch)` makes `{"image", "reconstructed"}` in [-1, 1]. Without an evaluation source, images
-    of the training source are shown.
+    The task's `reconstruct(batch)` returns `{"image", "reconstructed"}` in [-1, 1]. Without an evaluation source,
+    training images are used.
     """
 
     def __init__(self, every: int | None = None, *, count: int = 16):
         super().__init__(every)
         if not is_size(count):
-            raise ConfigurationError(f"`Reconstructions.count` is {shown(count)}; it counts images: give 1 or more.")
+            raise ConfigurationError(
+                f"`Reconstructions.count` is {shown(count)}; it is a number of images: give 1 or more."
+            )
         self.count = count
         self._reconstruct: Callable[[], Batch] | None = None
 
@@ -56,7 +58,7 @@ class Reconstructions(Hook):
         if not hasattr(task, "reconstruct"):
             raise ConfigurationError(
                 f"`{type(task).__name__}` reconstructs no images: it needs `reconstruct(batch)`, which returns "
-                '`{"image": ..., "reconstructed": ...}`. Leave out the hook `Reconstructions`, or train a `Vae`.'
+                '`{"image": ..., "reconstructed": ...}`. Remove the hook `Reconstructions`, or train a `Vae`.'
             )
         source = run.experiment.shown_source
         indices = tf.range(min(self.count, len(source)), dtype=tf.int64)

@@ -1,4 +1,4 @@
-"""Looking at what a generator makes, while it trains: grids of samples, and figures of their quality.
+"""Samples of a generator during training: image grids, and quality metrics.
 
 In a gin file:
 
@@ -27,28 +27,28 @@ from trainers.hooks.base import Hook, Run, keep_sample
 Sampler = Any  # a traced function without arguments; its type isn't public
 
 _IMAGES = (
-    'it makes `{"image": [n, height, width, channels]}`, floats in [-1, 1], with 1 to 4 channels. A task of something '
-    "else than images goes without `SampleGrid`, `Quality` and `--mode=sample`."
+    'it returns `{"image": [n, height, width, channels]}`, floats in [-1, 1], with 1 to 4 channels. Without images, '
+    "use neither `SampleGrid` nor `Quality` nor `--mode=sample`."
 )
 
 
 class Judge(Protocol):
-    """Says how good samples are."""
+    """Measures the quality of samples."""
 
-    samples: int  # how many it wants
+    samples: int  # the number of samples to pass
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
-        """Returns figures for images in [-1, 1]."""
+        """Returns metrics of images [n, height, width, channels] in [-1, 1]."""
 
 
 @gin.configurable
 class SampleGrid(Hook):
-    """Writes `count` samples as one PNG in `samples/` and for TensorBoard: always from the same random numbers."""
+    """Writes `count` samples as one PNG to `samples/` and TensorBoard, always with the same random numbers."""
 
     def __init__(self, every: int | None = None, *, count: int = 64):
         super().__init__(every)
         if not is_size(count):
-            raise ConfigurationError(f"`SampleGrid.count` is {shown(count)}; it counts images: give 1 or more.")
+            raise ConfigurationError(f"`SampleGrid.count` is {shown(count)}; it is a number of images: give 1 or more.")
         self.count = count
         self._sampler: Sampler | None = None
 
@@ -67,7 +67,7 @@ class SampleGrid(Hook):
 
 @gin.configurable
 class Quality(Hook):
-    """Reports how good samples are, as `judge` sees them, and warns once where they have become all alike."""
+    """Reports the metrics of `judge` for samples, and warns once if the generator collapses."""
 
     def __init__(self, every: int | None = None, *, judge: Judge = gin.REQUIRED):
         super().__init__(every)
@@ -79,15 +79,15 @@ class Quality(Hook):
         samples: Any = getattr(self.judge, "samples", None)
         if not callable(self.judge) or not is_size(samples):
             raise ConfigurationError(
-                f"`Quality.judge` is {shown(self.judge)}, whose `samples` is {shown(samples)}; a judge is called with "
-                "images, and its `samples` says with how many: give 1 or more, as `@digit_quality()` does."
+                f"`Quality.judge` is {shown(self.judge)}, whose `samples` is {shown(samples)}; `samples` is the number "
+                "of images to call it with: give 1 or more, as `@digit_quality()` does."
             )
         task, self._sampler = run.averaged.task, _sampler_of(run, samples)
         label = inspect.signature(self.judge).parameters.get("label")
         if label and label.default is inspect.Parameter.empty and "label" not in self._sampler.structured_outputs:
             raise ConfigurationError(
-                f"`Quality.judge` is {shown(self.judge)}, which asks for the `label` of each sample, but `sample` of "
-                f"`{type(task).__name__}` makes images alone: give a judge that does without, or train with classes."
+                f"`Quality.judge` is {shown(self.judge)}, which needs the `label` of each sample, but `sample` of "
+                f"`{type(task).__name__}` returns only images: give a judge without labels, or train with classes."
             )
 
     def __call__(self, run: Run) -> None:
@@ -100,10 +100,10 @@ class Quality(Hook):
         figures = self.judge(sample["image"], sample.get("label"))
         run.report("quality", figures)
         collapsed = figures.get("diversity", 1.0) < 0.3
-        if collapsed and self._collapsed:  # twice in a row: a network that has just begun makes one thing only
+        if collapsed and self._collapsed:  # twice in a row: untrained networks also lack diversity
             run.telemetry.warn_once(
                 f"samples vary by {figures['diversity']:.2f} of what real examples do: the generator has collapsed. A "
-                "gradient penalty (R1), a lower rate for the generator or an average of its weights usually help."
+                "gradient penalty (R1), a lower generator learning rate or averaged generator weights usually help."
             )
         self._collapsed = collapsed
 
@@ -119,10 +119,10 @@ def _sampler_of(run: Run, count: int) -> Sampler:
 
 
 def make_sampler(task: Task, seed: int, count: int, *, say: Callable[[str], object] = print) -> Sampler:
-    """Returns a function that takes `count` samples, from the same random numbers each time.
+    """Returns a function that draws `count` samples, with the same random numbers each time.
 
-    Refuses a task whose `sample` makes no images, or has side effects, and `say`s what in it is hardly meant. It is
-    traced for that, but not run.
+    Raises an error for a task whose `sample` returns no images or has side effects, and `say`s suspicious code in it.
+    It is traced for that, but not run.
     """
     name = f"`{type(task).__name__}.sample`"
 
@@ -147,7 +147,7 @@ def make_sampler(task: Task, seed: int, count: int, *, say: Callable[[str], obje
 
 
 def encode_grid(image: Any) -> bytes:
-    """Returns images in [-1, 1] side by side, as one PNG."""
+    """Returns images [n, height, width, channels] in [-1, 1] side by side, as one PNG."""
     count, height, width, channels = image.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
@@ -158,6 +158,6 @@ def encode_grid(image: Any) -> bytes:
 
 
 def encode_png(image: Any) -> bytes:
-    """Returns one image in [-1, 1] as a PNG."""
+    """Returns one image [height, width, channels] in [-1, 1] as a PNG."""
     levels = tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)
     return bytes(tf.io.encode_png(levels).numpy())

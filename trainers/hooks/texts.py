@@ -1,4 +1,4 @@
-"""Looking at what a language model writes, while it trains.
+"""Texts of a language model during training.
 
 In a gin file:
 
@@ -24,13 +24,13 @@ from trainers.hooks.base import Hook, Run, keep_sample
 
 Writer = Callable[[], list[bytes]]
 
-LINES = 4  # of a text, on the screen
-TOGETHER = 64  # texts are written at once: their keys and values are kept meanwhile
+LINES = 4  # of a text on the console
+TOGETHER = 64  # texts generated at once, limited by the size of the key-value cache
 
 
 @gin.configurable
 class Texts(Hook):
-    """Writes a text for each of `prompts` to `samples/`, and how it begins to the screen.
+    """Continues each of `prompts`; writes the texts to `samples/`, and their first lines to the console.
 
     The random numbers are the same each time.
     """
@@ -64,28 +64,27 @@ class Texts(Hook):
 
 
 def check_writes(task: Task) -> None:
-    """Refuses a task that writes no text."""
+    """Raises an error for a task that can't write text."""
     if not hasattr(task, "write"):
         raise ConfigurationError(
             f"`{type(task).__name__}` writes no text: it needs `write(rng, prompts, lengths, *, end, vocabulary)`, as "
-            "a `LanguageModel` has it. Leave out the hook `Texts` and `--prompt`."
+            "`LanguageModel` has. Remove the hook `Texts` and `--prompt`."
         )
 
 
 def make_writer(
     task: Any, source: Examples, prompts: Sequence[str], seed: int, *, say: Callable[[str], object] = print
 ) -> Writer:
-    """Returns a function that writes a text for each prompt, from the same random numbers each time.
+    """Returns a function that continues each prompt, with the same random numbers each time.
 
-    Refuses a task that writes none or has side effects, and prompts that it can't continue; `say`s what is hardly
-    meant. It is traced for that, but not run.
+    Raises an error for a task that writes none or has side effects, and for unusable prompts; `say`s suspicious code.
+    The task is traced for that, but not run.
     """
     check_writes(task)
     tokenizer = source.tokenizer
     if tokenizer is None:
         raise ConfigurationError(
-            f"the source `{source.name}` has no `tokenizer`, and prompts have to be made tokens: train on a source of "
-            "text."
+            f"the source `{source.name}` has no `tokenizer`, which prompts need: train on a source of text."
         )
     end, vocabulary = tokenizer.end, tokenizer.vocabulary
     encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
@@ -110,7 +109,7 @@ def make_writer(
     found: Any = traced.structured_outputs
     if not (tf.is_tensor(found) and found.dtype.is_integer and found.shape.rank == 2 and found.shape[0] == rows):
         raise ConfigurationError(
-            f"`{type(task).__name__}.write` returned {shown(found)}; it makes tokens, integers of shape [{rows}, "
+            f"`{type(task).__name__}.write` returned {shown(found)}; it must return tokens, integers of shape [{rows}, "
             "length]."
         )
 
@@ -122,11 +121,11 @@ def make_writer(
             try:
                 written = traced(tf.constant(first, tf.int64), tf.constant(padded), tf.constant([*map(len, filled)]))
             except tf.errors.InvalidArgumentError as error:
-                if "Tensor had" not in error.message:  # as `tf.debugging.check_numerics` says it
+                if "Tensor had" not in error.message:  # from `tf.debugging.check_numerics`
                     raise
                 raise NotFiniteError(
-                    f"`{type(task).__name__}.write` can't choose a token: logits aren't finite, though the weights "
-                    "are. Look in the network for a division, logarithm or root of zero."
+                    f"`{type(task).__name__}.write` can't choose a token: logits aren't finite, although the weights "
+                    "are. Look for a division, logarithm or root of zero in the network."
                 ) from error
             for row, tokens in zip(written.numpy(), group, strict=False):
                 yield tokenizer.decode(row[: _end(row, len(tokens), end)].tolist())
@@ -135,7 +134,7 @@ def make_writer(
 
 
 def readable(text: bytes) -> str:
-    """Returns text as a screen may show it: what is no UTF-8 or no letter is written as an escape.
+    """Returns text that is safe to print: invalid UTF-8 and control characters are escaped.
 
     >>> print(readable(b"caf\\xc3\\xa9 \\xff\\x1b[2J"))
     café \\xff\\x1b[2J
@@ -145,13 +144,13 @@ def readable(text: bytes) -> str:
 
 
 def _encoded(tokenizer: Any, prompt: str) -> list[int]:
-    tokens = list(tokenizer.encode(prompt.encode("utf-8", "surrogateescape")))  # a shell hands over any bytes
+    tokens = list(tokenizer.encode(prompt.encode("utf-8", "surrogateescape")))  # a shell may pass any bytes
     if not tokens:
-        raise ConfigurationError("a prompt is empty: give the beginning of a text, of one letter or more.")
+        raise ConfigurationError("a prompt is empty: give at least one character.")
     return tokens
 
 
 def _end(row: np.ndarray, length: int, end: int) -> int:
-    """Returns how many tokens of `row` come before its end, which its prompt doesn't count for."""
+    """Returns the number of tokens of `row` before the first end token after its prompt."""
     after = np.flatnonzero(row[length:] == end)
     return length + int(after[0]) if after.size else len(row)

@@ -1,4 +1,4 @@
-"""Looking at what becomes of held-out images, while a translation trains.
+"""Pictures of translated held-out images during training of an image translation.
 
 In a gin file:
 
@@ -23,15 +23,15 @@ from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run, keep_sample
 from trainers.hooks.samples import encode_grid
 
-ROWS = 64  # that are translated at once
+ROWS = 64  # translated at once
 
 
 @gin.configurable
 class Translations(Hook):
-    """Writes the first `count` held-out images `a`, each beside its translation, in `samples/` and for TensorBoard.
+    """Writes the first `count` held-out images `a` next to their translations, to `samples/` and TensorBoard.
 
-    A `judge`, called with the translations of all of them and their `label`s, reports how good they are. Without an
-    evaluation source, images of the training source are shown.
+    A `judge` is called with the translations of all held-out images and their `label`s, and returns metrics. Without an
+    evaluation source, training images are used.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class Translations(Hook):
     ):
         super().__init__(every)
         if not is_size(count):
-            raise ConfigurationError(f"`Translations.count` is {shown(count)}; it counts images: give 1 or more.")
+            raise ConfigurationError(
+                f"`Translations.count` is {shown(count)}; it is a number of images: give 1 or more."
+            )
         self.count, self.judge = count, judge
         self._translate: Callable[[tf.Tensor], Batch] | None = None
 
@@ -63,14 +65,14 @@ class Translations(Hook):
             run.report("quality", self.judge(made["translated"], made["label"]))
 
     def _source(self, run: Run) -> Source:
-        """Returns the source of what is translated, which has all that is asked for."""
+        """Returns the source of the images, after checking its features."""
         source = run.experiment.shown_source
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):
             check_feature(source, feature)
         return source
 
     def _translator(self, run: Run) -> Callable[[tf.Tensor], Batch]:
-        """Returns a function that translates images by their numbers; it is traced, but not run."""
+        """Returns a function that translates images by their indices; it is traced, but not run."""
         source, task = self._source(run), checked_translation(run.averaged.task)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
@@ -86,7 +88,7 @@ class Translations(Hook):
         return translate
 
     def _translated(self, run: Run) -> Batch:
-        """Returns all held-out images that are needed, with their translations."""
+        """Returns all required held-out images with their translations."""
         source, self._translate = self._source(run), self._translate or self._translator(run)
         count = len(source) if self.judge else min(self.count, len(source))
         with explained(source):

@@ -1,8 +1,8 @@
 """`python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [--min_workers=K] -- <flags of trainers.main>`
 
-A cluster on one machine: N processes of `python -m trainers.main`, which find each other by `TF_CONFIG`. They end
-together, and start together again from the last checkpoint. With M servers there is a chief as well, who trains through
-the workers, and a worker starts again alone. Nothing here imports TensorFlow.
+Starts a cluster on one machine: N processes of `python -m trainers.main`, connected by `TF_CONFIG`. They end together,
+and restart together from the last checkpoint. With M parameter servers there is also a chief, which trains through the
+workers, and a worker restarts alone. Nothing here imports TensorFlow.
 """
 
 if __name__ == "__main__":
@@ -34,94 +34,94 @@ from trainers.process.flags import parse_flags
 MOST_WORKERS = 256
 USAGE = f"""python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [--min_workers=K] -- <flags>
 
-Runs trainers.main, with the flags behind the --, as several workers on this machine. The configuration's strategy
-has to be multi_worker or mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin. With --ps it has to be
-parameter_server: next to the N workers a chief and M servers are started; add
+Runs trainers.main, with the flags after the --, as several workers on this machine. The configuration's strategy must
+be multi_worker or mesh: add --gin_file=configs/runtime/multi_worker.gin, or mesh.gin. With --ps it must be
+parameter_server, and a chief and M parameter servers are started with the N workers; add
 --gin_file=configs/runtime/parameter_server.gin.
 
 exit codes:
   0   finished
   {LOST:<4}a worker was killed or hung
   {STOPPED:<4}a signal stopped them all: run it again
-  otherwise that of the worker that failed first"""
+  otherwise the exit code of the worker that failed first"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What the command line asks for: our own flags, and the words behind the `--`, for `trainers.main`."""
+    """The parsed command line: its own flags, and the words after the `--`, for `trainers.main`."""
 
     flags: FlagValues
     main_flags: Sequence[str]
 
 
 def parse(words: Sequence[str]) -> Launch:
-    """Returns what to launch; the flags of `trainers.main` are checked as well."""
+    """Returns what to launch; also checks the flags of `trainers.main`."""
     place = words.index("--") if "--" in words else len(words)
-    flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Flags of `trainers.main` come behind a `--`.")
+    flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Put the flags of `trainers.main` after a `--`.")
     if flags.ps is not None:
         _check_servers(flags)
     if flags.workers is None:
-        raise ConfigurationError("`--workers` is missing: say how many processes, as `--workers=2`.")
+        raise ConfigurationError("`--workers` is missing: give the number of processes, as `--workers=2`.")
     if flags.workers < 1:
-        raise ConfigurationError(f"`--workers` is {flags.workers}; it counts processes: give 1 or more.")
+        raise ConfigurationError(f"`--workers` is {flags.workers}; it is a number of processes: give 1 or more.")
     for name in ("workers", "ps"):
         if (flags[name].value or 0) > MOST_WORKERS:
             raise ConfigurationError(
-                f"`--{name}` is {flags[name].value}; they are to share this machine: give at most {MOST_WORKERS}."
+                f"`--{name}` is {flags[name].value}; one machine runs at most {MOST_WORKERS}: give fewer."
             )
     if flags.max_restarts < 0:
-        raise ConfigurationError(f"`--max_restarts` is {flags.max_restarts}; it counts restarts: give 0 or more.")
+        raise ConfigurationError(
+            f"`--max_restarts` is {flags.max_restarts}; it is a number of restarts: give 0 or more."
+        )
     if flags.min_workers is not None:
         _check_min_workers(flags)
     if not 0 < flags.deadline < math.inf:
         raise ConfigurationError(f"`--deadline` is {flags.deadline:g}; it is a time in seconds: give more than 0.")
     if place == len(words):
-        raise ConfigurationError("the flags of `trainers.main` are missing: put them behind a `--` that stands alone.")
+        raise ConfigurationError("the flags of `trainers.main` are missing: put them after a separate `--`.")
     main_flags = words[place + 1 :]
-    command.parse(main_flags)  # here a mistake is shown once, not by every worker
+    command.parse(main_flags)  # checked here, so that a mistake is shown once
     return Launch(flags, main_flags)
 
 
 def _check_servers(flags: FlagValues) -> None:
     if flags.ps < 1:
         raise ConfigurationError(
-            f"`--ps` is {flags.ps}; it counts the servers that keep the variables: give 1 or more, or leave it out."
+            f"`--ps` is {flags.ps}; it is the number of parameter servers: give 1 or more, or remove the flag."
         )
     if flags.workers is None:
         raise ConfigurationError(
-            f"`--ps` is {flags.ps}, but `--workers` is missing: servers only keep the variables; say how many "
-            "processes compute, as `--workers=2`."
+            f"`--ps` is {flags.ps}, but `--workers` is missing: servers only hold the variables; give the number of "
+            "workers, as `--workers=2`."
         )
     if flags.min_workers is not None:
         raise ConfigurationError(
-            "`--min_workers` has no effect with `--ps`, where the run goes on with any worker that is left: leave it "
-            "out."
+            "`--min_workers` has no effect with `--ps`, where the run continues with any remaining worker: remove it."
         )
 
 
 def _check_min_workers(flags: FlagValues) -> None:
     if not 1 <= flags.min_workers <= flags.workers:
         raise ConfigurationError(
-            f"`--min_workers` is {flags.min_workers}; so many of the {flags.workers} workers have to be left to start "
-            f"again: give 1 to {flags.workers}."
+            f"`--min_workers` is {flags.min_workers}; it is the number of workers needed for a restart, out of "
+            f"{flags.workers}: give 1 to {flags.workers}."
         )
     if flags["max_restarts"].present and flags.max_restarts == 0:
         raise ConfigurationError(
-            "`--min_workers` has no effect with `--max_restarts=0`, with which nobody starts again: leave one of them "
-            "out."
+            "`--min_workers` has no effect with `--max_restarts=0`, which rules out restarts: remove one of them."
         )
 
 
 def _define(flag_values: FlagValues) -> None:
     number = functools.partial(absl_flags.DEFINE_integer, flag_values=flag_values)
-    number("workers", None, "how many processes; the first is the chief")
-    number("ps", None, "how many servers keep the variables, next to a chief and the workers")
-    number("max_restarts", 0, "how often all start again if one dies; with --ps, also a worker")
-    kept = "start again with those that are left, if so many are (if --max_restarts is left out: once for each worker)"
+    number("workers", None, "number of processes; the first is the chief")
+    number("ps", None, "number of parameter servers, in addition to a chief and the workers")
+    number("max_restarts", 0, "how often all processes restart if one dies; with --ps, also single workers")
+    kept = "restart with the remaining workers, at least this many (--max_restarts is then one for each worker)"
     number("min_workers", None, kept)
-    seconds = "seconds that the others have to end once one has, or too few who are left have to wait for more"
+    seconds = "seconds for the others to end once one has ended; also the wait for more workers if too few remain"
     absl_flags.DEFINE_float("deadline", 60.0, seconds, flag_values=flag_values)
-    reached = "leave the workers in this machine's network, where others reach them"
+    reached = "keep the workers in this machine's network, reachable by others"
     absl_flags.DEFINE_boolean("open_ports", False, reached, flag_values=flag_values)
 
 
@@ -151,13 +151,13 @@ def run(launch: Launch) -> int:
         )
     except ConfigurationError as error:
         return refuse(error)
-    except (OSError, subprocess.SubprocessError) as error:  # the latter for what is refused in the new process
-        print(f"error: the workers can't be started or heard: {error}", file=sys.stderr)
+    except (OSError, subprocess.SubprocessError) as error:  # the latter for errors within the new process
+        print(f"error: can't start the workers or read their output: {error}", file=sys.stderr)
         return ConfigurationError.exit_code
 
 
 def make_roster(launch: Launch) -> Roster:
-    """Returns who may start, by what their configuration can be shared by."""
+    """Returns the roster of workers, with the counts that can share a step's batch."""
     sharing = read_sharing(command.parse(launch.main_flags))
     return Roster(launch.flags.workers, fewest=launch.flags.min_workers or 1, sharing=sharing)
 

@@ -1,4 +1,4 @@
-"""The commands of a cluster on this machine: `trainers.main` for all, each with a place of its own."""
+"""Commands of a local cluster: `trainers.main` with the environment of each task."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ from trainers.launch.processes import Command
 
 
 def worker_commands(workers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
-    """Returns one for each worker, in a new cluster on 127.0.0.1, which has a new token."""
+    """Returns a command for each worker of a new cluster on 127.0.0.1, with a new token."""
     return list(_commands({"worker": workers}, main_flags, network).values())
 
 
 def served_commands(workers: int, servers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
-    """Returns one for a chief, and for the servers and workers that follow it, of which any worker can be spared."""
+    """Returns commands for a chief and for its parameter servers and workers; the workers are expendable."""
     commands = _commands({"chief": 1, "ps": servers, "worker": workers}, main_flags, network)
     chief, *others = commands.items()
     return [
@@ -30,7 +30,7 @@ def served_commands(workers: int, servers: int, main_flags: Sequence[str], netwo
 
 
 def _commands(counts: Mapping[str, int], main_flags: Sequence[str], network: Network) -> dict[tuple[str, int], Command]:
-    """Returns one for each place in each job."""
+    """Returns a command for each task of each job."""
     ports, token = iter(free_ports(sum(counts.values()))), secrets.token_hex(32)
     cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in counts.items()}
     return {
@@ -41,8 +41,8 @@ def _commands(counts: Mapping[str, int], main_flags: Sequence[str], network: Net
                 **os.environ,
                 "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": i}}),
                 TOKEN: token,
-                OPEN_PORTS: "1",  # `choose_network` has closed them, or was told not to
-                "PYTHONUNBUFFERED": "1",  # lines appear when they are printed, and a killed worker's aren't lost
+                OPEN_PORTS: "1",  # `choose_network` handles the ports
+                "PYTHONUNBUFFERED": "1",  # prints lines at once, and loses none of a killed worker
             },
             network.enter,
         )
@@ -52,7 +52,7 @@ def _commands(counts: Mapping[str, int], main_flags: Sequence[str], network: Net
 
 
 def free_ports(count: int) -> list[int]:
-    """Finds different ports that nobody listens on now, at whichever address."""
+    """Finds distinct ports that are free on all addresses."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

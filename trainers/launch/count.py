@@ -1,7 +1,7 @@
 """`python -m trainers.launch.count --workers=N -- <flags of trainers.main>`: how many of N workers can share a step.
 
-It prints the number, for scripts that start the workers themselves (`deploy/slurm.sh`); the flags are those of
-`trainers.launch`, and with `--min_workers=K` fewer than K are an error.
+Prints the number, for scripts that start workers themselves (`deploy/slurm.sh`). The flags are those of
+`trainers.launch`; with `--min_workers=K`, fewer than K are an error.
 """
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Which workers are left when some were lost, and how many of them start next.
+"""Elastic workers: which workers remain after failures, and how many of them restart.
 
-Gin files say how many can share the examples of a step; TensorFlow isn't asked. A worker that was killed, or hung until
-it had to be, isn't started again: on one machine what took it, want of memory for one, would take it once more. The
-others share its part of each step.
+Gin files, not TensorFlow, say how many workers can share a step's examples. A worker that was killed or hung isn't
+restarted: on one machine the cause, such as lack of memory, would recur. The other workers take over its part of each
+step.
 
 >>> roster = Roster(4, fewest=2, sharing=Sharing(global_batch_size=64))
 >>> roster.lose([Ending(3, -9), Ending(0, 6), Ending(1, 6), Ending(2, 6)])
@@ -23,7 +23,7 @@ from trainers.launch.endings import Ending
 
 @dataclasses.dataclass(frozen=True)
 class Sharing:
-    """Divides the examples of a step, in equal microbatches, among workers of one replica each.
+    """Divides a step's examples, in equal microbatches, among workers with one replica each.
 
     >>> Sharing(global_batch_size=64, microbatches=2).largest(7)
     4
@@ -33,7 +33,7 @@ class Sharing:
     microbatches: int = 1
 
     def largest(self, workers: int) -> int:
-        """Returns the largest count up to `workers` that gives each of them equally many rows; 0 if there is none."""
+        """Returns the largest count up to `workers` with equal numbers of rows; 0 if there is none."""
         counts = range(1, workers + 1)
         return max((n for n in counts if self.global_batch_size % (self.microbatches * n) == 0), default=0)
 
@@ -43,7 +43,7 @@ class Sharing:
 
 
 def read_sharing(main_flags: FlagValues) -> Sharing:
-    """Finds what the flags of `trainers.main` ask for; refuses a strategy whose number of workers can't change."""
+    """Reads the batch sizes from the flags of `trainers.main`; raises an error for a strategy of fixed size."""
     import_packages("gin")
     from trainers.gin_audit import audit
 
@@ -51,9 +51,9 @@ def read_sharing(main_flags: FlagValues) -> Sharing:
     strategy = configuration.bound("Experiment.strategy")
     if not (isinstance(strategy, Reference) and strategy.selector.rpartition(".")[2] == "multi_worker"):
         raise ConfigurationError(
-            f"`Experiment.strategy` is {'not bound' if strategy is None else text(strategy)}, but only with "
-            "`@multi_worker()` may their number change, as each worker holds the whole model: add "
-            "`--gin_file=configs/runtime/multi_worker.gin`, or start without `--min_workers`: all then start again "
+            f"`Experiment.strategy` is {'not bound' if strategy is None else text(strategy)}, but the number of "
+            "workers can change only with `@multi_worker()`, where each worker holds the whole model: add "
+            "`--gin_file=configs/runtime/multi_worker.gin`, or start without `--min_workers`: then all workers restart "
             "together."
         )
     counts = {"global_batch_size": configuration.bound("Trainer.global_batch_size"), "microbatches": 1}
@@ -63,18 +63,18 @@ def read_sharing(main_flags: FlagValues) -> Sharing:
         if type(value) is not int or value < 1:
             raise ConfigurationError(
                 f"`Trainer.{name}` is {'not bound' if value is None else text(value)}, and it decides how many "
-                "workers can share a step: give a whole number, at least 1, or a macro that is one."
+                "workers can share a step: give an integer of at least 1, or a macro for one."
             )
     return Sharing(**counts)
 
 
 class Roster:
-    """Keeps count of the workers that are left of `workers`; `fewest` of them have to start."""
+    """Tracks the remaining ones of `workers`; at least `fewest` must start."""
 
     def __init__(self, workers: int, *, fewest: int, sharing: Sharing):
         self.workers, self.left, self.fewest, self.sharing = workers, workers, fewest, sharing
         if not self.enough:
-            remedy = f"give `--min_workers={self.count}`, or a `Trainer.global_batch_size` that more divide"
+            remedy = f"give `--min_workers={self.count}`, or a `Trainer.global_batch_size` that more workers divide"
             if not self.count:
                 remedy = "give a `Trainer.global_batch_size` that `Trainer.microbatches` divides"
             raise ConfigurationError(
@@ -92,7 +92,7 @@ class Roster:
         return self.count >= self.fewest
 
     def lose(self, failures: Sequence[Ending]) -> None:
-        """Strikes off who died by themselves; who hung only because another died is still good."""
+        """Removes the workers that failed by themselves; those that failed because another died remain."""
         killed = [ending for ending in failures if ending.code < 0 and not ending.overdue]
         self.left -= len(killed or [ending for ending in failures if ending.overdue])
 
@@ -101,7 +101,7 @@ class Roster:
 
     @property
     def shortage(self) -> str:
-        return f"{self} can go on, but `--min_workers` is {self.fewest}"
+        return f"{self} can continue, but `--min_workers` is {self.fewest}"
 
     def __str__(self) -> str:
         why = f" ({self.left} can't share {self.sharing} evenly)" if self.count < self.left else ""

@@ -1,8 +1,8 @@
-"""Who reaches the workers' ports: only they themselves, in a network of their own; or else the users of this machine.
+"""Protects the workers' ports: a private network namespace, or else guards against other machines.
 
-TensorFlow's server asks nobody who they are, so whoever reaches its port owns the worker. On Linux a process may be put
-into a network that holds nothing but loopback: one that no packet from outside enters, and none leaves. Where the
-kernel refuses that, as in containers without rights, each worker has the guards of `core.cluster.port_guard`.
+TensorFlow's server doesn't authenticate, so anyone who reaches its port controls the worker. On Linux a process can run
+in a network namespace with only loopback, which no packet enters or leaves. If the kernel refuses that, as in
+unprivileged containers, each worker uses the guards of `core.cluster.port_guard`.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Says what to call in each worker's process before it is the worker, and in one line what protects its port."""
+    """A function to call in each worker's new process, and one line on how its port is protected."""
 
     enter: Callable[[], None]
     line: str
 
 
 def choose_network(*, open_ports: bool) -> Network:
-    """Tries what this machine allows, the safest first; refuses to leave ports open that nobody said may be open."""
+    """Tries the protections in order of safety; raises an error if none works and `open_ports` isn't set."""
     if not open_ports:
         try:
             return Network(loopback_alone(), ALONE)
@@ -45,34 +45,34 @@ def choose_network(*, open_ports: bool) -> Network:
     except OSError as error:
         if not open_ports:
             raise ConfigurationError(
-                f"the workers' ports can't be closed to others: the system refuses a network of their own ({refused}), "
-                f"and guards at the ports ({error.strerror or error}). Whoever reaches a port owns its worker. Run on "
-                "Linux with user namespaces (`sysctl user.max_user_namespaces`); give a container the capability "
-                "SYS_ADMIN, or `--network=none`; or say `--open_ports` where a firewall closes them."
+                f"the workers' ports can't be closed to others: the system refuses a private network ({refused}) and "
+                f"guards at the ports ({error.strerror or error}). Anyone who reaches a port controls its worker. Run "
+                "on Linux with user namespaces (`sysctl user.max_user_namespaces`); give a container the capability "
+                "SYS_ADMIN, or `--network=none`; or give `--open_ports` if a firewall closes them."
             ) from None
         return Network(_stay, f"Warning: the workers' ports are open to all who reach this machine, and {OWNED}.")
     if open_ports:
         return Network(_stay, f"Warning: the workers' ports are open to every user of this machine, and {OWNED}.")
-    refuse_people("the workers' ports", f"The system refuses the workers a network of their own ({refused}). {TRUSTED}")
-    return Network(_stay, f"{GUARDED}, as the system refuses the workers a network of their own ({refused})")
+    refuse_people("the workers' ports", f"The system refuses a private network ({refused}). {TRUSTED}")
+    return Network(_stay, f"{GUARDED}, as the system refuses a private network ({refused})")
 
 
 ALONE = (
-    "ports: in a network of the workers' own, of nothing but loopback; nobody else reaches them, and the workers reach "
+    "ports: in a private network with only loopback; nothing else reaches the workers, and they reach "
     "nothing else (`--open_ports` gives them this machine's network)"
 )
-TRUSTED = "Where these users are to be trusted, say `--open_ports`."
+TRUSTED = "If these users are trusted, give `--open_ports`."
 GUARDED = "ports: closed to other machines; users of this machine can reach them"
 
 
 def _stay() -> None:
-    """Leaves a worker in the network of this machine."""
+    """Keeps a worker in this machine's network."""
 
 
 def loopback_alone() -> Callable[[], None]:
-    """Makes a network that holds nothing but loopback, and returns what brings a process into it, for good.
+    """Makes a network with only loopback; returns a function that moves a process into it for good.
 
-    Raises `OSError` where that is refused. Who may make no network makes a set of users first, in which they may.
+    Raises `OSError` if the system refuses. Without permission for a network, it first makes a user namespace.
     """
     try:
         places = _made(CLONE_NEWNET)
@@ -89,16 +89,16 @@ def loopback_alone() -> Callable[[], None]:
 
 
 def _made(kinds: int) -> list[int]:
-    """Returns open files of the new namespaces, which a forked process makes: its own alone change."""
+    """Returns open files of new namespaces, which a forked process makes; the caller's stay unchanged."""
     ready, done = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(done[1])
         os.write(ready[1], bytes([_errno_of(lambda: _unshare(kinds))]))
-        os.read(done[0], 1)  # until this process has opened what is to last
+        os.read(done[0], 1)  # until the parent has opened the files
         os._exit(0)
     try:
-        os.close(ready[1])  # so that the child's end is the last one: if it is killed, nothing comes
+        os.close(ready[1])  # leaves only the child's end, so that its death closes the pipe
         said = os.read(ready[0], 1)
         if said != b"\0":
             code = said[0] if said else errno.EINTR
@@ -120,20 +120,20 @@ def _unshare(kinds: int) -> None:
 
 
 def _map_users(pid: int) -> None:
-    """Lets everyone who may be known there be who they are here: files stay whose they were."""
+    """Maps as many users as possible to themselves, so that files keep their owners."""
     home = Path(f"/proc/{pid}")
     if os.geteuid() == 0:
         for name in ("uid_map", "gid_map"):
             ranges = [line.split() for line in Path(f"/proc/self/{name}").read_text().splitlines()]
             (home / name).write_text("".join(f"{inside} {inside} {count}\n" for inside, _, count in ranges))
-    else:  # who isn't root may speak for themselves only, and has to say that groups stay as they are
+    else:  # without root, only the own user can be mapped, and groups must be fixed
         (home / "setgroups").write_text("deny")
         (home / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1\n")
         (home / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n")
 
 
 def _in_a_fork(call: Callable[[], None]) -> int:
-    """Tries a call in a process that ends with it; returns the number of its error, or 0."""
+    """Tries a call in a forked process; returns its errno, or 0."""
     pid = os.fork()
     if pid == 0:
         os._exit(_errno_of(call))
@@ -141,7 +141,7 @@ def _in_a_fork(call: Callable[[], None]) -> int:
 
 
 def _errno_of(call: Callable[[], None]) -> int:
-    """Returns 0 or the number of the call's error, whatever happens: a forked process must not go on as this one."""
+    """Returns 0 or the call's errno, whatever happens: a forked process must not return to the caller's code."""
     with contextlib.suppress(BaseException):
         try:
             call()

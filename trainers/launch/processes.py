@@ -1,4 +1,4 @@
-"""A process that is started, listened to and signalled, and leaves nothing behind."""
+"""A child process: started, read, signalled and cleaned up."""
 
 import contextlib
 import ctypes
@@ -15,27 +15,27 @@ from typing import IO, BinaryIO
 
 from trainers.process.signals import WISHES
 
-POLL_SECONDS = 0.1  # between two looks at the processes; their output is passed on at once
-PIPE = 1 << 20  # bytes: no pipe holds more
-# Found before any process is forked: a forked one can't safely import.
+POLL_SECONDS = 0.1  # between checks of the processes; output is forwarded at once
+PIPE = 1 << 20  # bytes, a pipe's largest capacity
+# Imported before any fork, because importing in a forked process isn't safe.
 LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What to start, and what to call it: its name stands before each of its lines."""
+    """A command to start; its name prefixes each of its output lines."""
 
     name: str
-    arguments: Sequence[str]  # the program's first
-    environment: Mapping[str, str]  # the whole
-    enter: Callable[[], None] = lambda: None  # called in the process before
-    follows: bool = False  # another, who hears signals for it, and tells it when all is over
-    spare: bool = False  # the others continue without it, until it has started again
+    arguments: Sequence[str]  # including the program
+    environment: Mapping[str, str]  # complete
+    enter: Callable[[], None] = lambda: None  # called in the new process first
+    follows: bool = False  # the chief, which receives signals for it and ends it
+    spare: bool = False  # expendable: the others continue until it has restarted
 
 
 class Signals:
-    """Signals are kept, not obeyed, inside of `with Signals() as signals:`; `received` are those that ask to stop."""
+    """Records signals within `with Signals() as signals:` instead of obeying them; `received` are requests to stop."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -43,7 +43,7 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         numbers = [signal.SIGTERM, signal.SIGINT, *WISHES]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` leaves it
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # set by `nohup`
             numbers.append(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._keep) for number in numbers}
         return self
@@ -54,16 +54,16 @@ class Signals:
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
         self._to_pass_on.append(number)
-        if number not in WISHES:  # workers save, or are looked at, and continue
+        if number not in WISHES:  # others make workers save or print, and continue
             self.received.append(number)
 
     def new(self) -> list[int]:
-        """Returns those that came since this was last called."""
+        """Returns the signals received since the last call."""
         found, self._to_pass_on = self._to_pass_on, []
         return found
 
     def warned_within(self, seconds: float) -> bool:
-        """Waits for a SIGUSR1, which is the caller's own while nothing runs; one that asks to stop ends the wait."""
+        """Waits for a SIGUSR1, sent while nothing runs; a request to stop ends the wait."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.received:
             if signal.SIGUSR1 in self.new():
@@ -73,20 +73,20 @@ class Signals:
 
     @property
     def kill(self) -> bool:
-        """Says whether someone pressed Ctrl-C twice."""
+        """Returns whether Ctrl-C was pressed twice."""
         return self.received.count(signal.SIGINT) > 1
 
 
 class Process:
-    """A process in a session of its own: a Ctrl-C in the terminal doesn't reach it, and its children die with it."""
+    """A process in a separate session: a Ctrl-C in the terminal doesn't reach it, and its children die with it."""
 
     def __init__(self, index: int, command: Command, selector: selectors.BaseSelector, out: BinaryIO, err: BinaryIO):
         self.index, self.overdue, self._ended = index, False, False
         parent = os.getpid()
 
-        def begin() -> None:  # there is but one thread here to trip over
+        def begin() -> None:  # safe: the parent has a single thread
             command.enter()
-            die_with(parent)  # only now: to enter another namespace would undo it
+            die_with(parent)  # after `enter`, because entering a namespace resets it
 
         self._popen = subprocess.Popen(
             command.arguments,
@@ -114,13 +114,13 @@ class Process:
         self._popen.send_signal(number)
 
     def kill(self) -> None:
-        """Kills it with its children, also if it is stopped or deaf to everything else."""
+        """Kills it with its children, even if it is stopped or ignores signals."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Leaves nothing of it: no child, no unread line, no pipe."""
-        if self._ended:  # its number may be another's by now
+        """Cleans up: children, unread output, pipes."""
+        if self._ended:  # its process id may be reused
             return
         self.kill()
         self._popen.wait()
@@ -130,7 +130,7 @@ class Process:
 
 
 class _Output:
-    """One of a process's two streams, passed on line by line."""
+    """One output stream of a process, forwarded line by line."""
 
     def __init__(self, pipe: IO[bytes], sink: BinaryIO, prefix: bytes, selector: selectors.BaseSelector):
         self.pipe, self.sink, self.prefix, self.selector = pipe, sink, prefix, selector
@@ -139,7 +139,7 @@ class _Output:
         selector.register(pipe, selectors.EVENT_READ, self)
 
     def pass_on(self) -> None:
-        """Passes on what has come; a line that isn't whole yet has to wait."""
+        """Forwards available output; an incomplete line waits."""
         if self.pipe.closed:
             return
         try:
@@ -152,7 +152,7 @@ class _Output:
             self._end()
 
     def close(self) -> None:
-        """Passes the rest on. A child that fled from the session may hold the pipe open for ever: it isn't awaited."""
+        """Forwards the rest, without waiting for escaped children that keep the pipe open."""
         self.pass_on()
         self._end()
 
@@ -169,10 +169,10 @@ class _Output:
 
 
 def die_with(parent: int) -> None:
-    """Lets this new process be killed whenever `parent` is."""
+    """Makes this new process die with `parent`."""
     for number in WISHES:
-        signal.signal(number, signal.SIG_IGN)  # until it has come so far as to hear it
+        signal.signal(number, signal.SIG_IGN)  # until its own handler is set
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # killed just before
+        if os.getppid() != parent:  # the parent died just before
             os._exit(1)

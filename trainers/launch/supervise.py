@@ -1,4 +1,4 @@
-"""Workers as one: when they fail, all start again where that may help."""
+"""Supervises workers: if one fails, all restart together if that may help."""
 
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
@@ -9,7 +9,7 @@ from trainers.launch.endings import LOST, STOPPED, describe, describe_signal, fi
 from trainers.launch.processes import Command, Signals
 from trainers.launch.together import Restarts, run_together
 
-GO_ON = "The same command goes on from the last checkpoint."
+GO_ON = "The same command resumes from the last checkpoint."
 
 
 def supervise(
@@ -21,9 +21,9 @@ def supervise(
     out: BinaryIO,
     err: BinaryIO,
 ) -> int:
-    """Runs the commands together, again and again while a restart may help; returns the exit code for all of them.
+    """Runs the commands together, and restarts them while that may help; returns the exit code for all.
 
-    A `roster` is told who was lost, so that `make_commands` can go by those who are left.
+    A `roster` tracks lost workers, so that `make_commands` starts the remaining ones.
     """
     restarts = Restarts(max_restarts)
     with Signals() as signals:
@@ -34,14 +34,14 @@ def supervise(
             if not failures:
                 return 0
             if signals.received:
-                # The others did as they were told.
+                # The others obeyed the signal.
                 failures = [ending for ending in failures if not (may_pass(ending) or ending.code == INTERRUPTED)]
                 if not failures:
                     return _stopped(err, signals)
             cause = find_cause(failures)
             told = describe(commands[cause.index].name, cause, deadline)
             if not may_pass(cause):
-                return _fail(err, cause.code, f"{told}. Its own words are above.")
+                return _fail(err, cause.code, f"{told}. Its own message is above.")
             if not restarts.take():
                 none_left = f"none of its {max_restarts} restarts is left" if max_restarts else "`--max_restarts` is 0"
                 return _fail(err, cause.code if cause.code > 0 else LOST, f"{told}, and {none_left}. {GO_ON}")
@@ -55,9 +55,9 @@ def supervise(
 
 
 def _are_put_back(roster: Roster, told: str, deadline: float, signals: Signals, out: BinaryIO) -> bool:
-    """Waits for word that those who were lost can start again, and says whether it came."""
-    signals.new()  # what came before the line below was for those who ran
-    say(out, f"{told}: {roster.shortage}; waiting {deadline:g} s for a SIGUSR1, by which all can start again")
+    """Waits for the signal that lost workers can restart; returns whether it came."""
+    signals.new()  # discards earlier signals, which were for the workers
+    say(out, f"{told}: {roster.shortage}; waiting {deadline:g} s for a SIGUSR1, after which all restart")
     came = signals.warned_within(deadline)
     if came:
         roster.restore()

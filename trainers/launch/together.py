@@ -1,6 +1,6 @@
-"""Processes run to their ends together: the end of one is soon that of all, but for those whom the others can spare.
+"""Runs a group of processes: when one ends, the others end soon, except for expendable ones.
 
-All of it happens in one thread, so lines never mix, and a signal finds everything between two looks at the processes.
+All of it runs in one thread, so output lines never mix, and signals are handled between checks of the processes.
 """
 
 import collections
@@ -19,7 +19,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Restarts:
-    """Counts the restarts that are left of `most`; each process that starts again alone takes one, as all together do.
+    """Counts the remaining restarts; a process that restarts alone takes one, and so does a restart of all.
 
     >>> restarts = Restarts(1)
     >>> restarts.take(), str(restarts), restarts.take()
@@ -30,7 +30,7 @@ class Restarts:
         self.most = self.left = most
 
     def take(self) -> bool:
-        """Takes one, and says whether there was any."""
+        """Takes one restart; returns whether there was one."""
         if self.left == 0:
             return False
         self.left -= 1
@@ -41,16 +41,16 @@ class Restarts:
 
 
 class Replacements:
-    """Starts again those whom the others can spare, each after a pause that grows from time to time."""
+    """Restarts expendable processes, each after a pause that grows with each restart."""
 
     def __init__(self, commands: Sequence[Command], restarts: Restarts, *, deadline: float, out: BinaryIO):
         self._commands, self._restarts, self._deadline, self._out = commands, restarts, deadline, out
-        self._waiting: dict[int, float] = {}  # until when
+        self._waiting: dict[int, float] = {}  # end of the pause
         self._times = collections.Counter[int]()
         self._given_up: set[int] = set()
 
     def spare(self, ending: Ending) -> bool:
-        """Says whether the others go on without the one who has ended so, for a while or to the end."""
+        """Returns whether the others continue without this process, for a while or to the end."""
         command = self._commands[ending.index]
         if not command.spare or not may_pass(ending):
             return False
@@ -59,16 +59,16 @@ class Replacements:
             pause = min(2.0 ** self._times[ending.index], LONGEST_PAUSE_SECONDS)
             self._times[ending.index] += 1
             self._waiting[ending.index] = time.monotonic() + pause
-            say(self._out, f"{told}: the others go on, and it starts again in {pause:g} s")
+            say(self._out, f"{told}: the others continue, and it restarts in {pause:g} s")
             return True
         self._given_up.add(ending.index)
         if len(self._given_up) == sum(each.spare for each in self._commands):
             return False
-        say(self._out, f"{told}, and no restart is left for it: the others go on")
+        say(self._out, f"{told}, and no restart is left for it: the others continue")
         return True
 
     def due(self) -> list[int]:
-        """Takes those whose pause is over."""
+        """Removes and returns the processes whose pause is over."""
         now = time.monotonic()
         found = [index for index, until in self._waiting.items() if now >= until]
         for index in found:
@@ -87,10 +87,10 @@ def run_together(
     out: BinaryIO,
     err: BinaryIO,
 ) -> list[Ending]:
-    """Runs all to their ends, and returns in the order they came those that count.
+    """Runs all processes to their ends; returns the endings that count, in order.
 
-    Once one has failed, or all that ended have finished, the others have `deadline` seconds left. Those who follow a
-    chief hear no signal but then: it is told to end with them, and what became of who did as it was told doesn't count.
+    Once one has failed, or all that ended have finished, the others have `deadline` seconds left. Followers of a chief
+    get a signal only then. Processes that ended because of a signal don't count.
     """
     with _Group(commands, restarts, deadline=deadline, out=out, err=err) as group:
         group.start(range(len(commands)))
@@ -108,7 +108,7 @@ def run_together(
 
 
 class _Group(contextlib.ExitStack):
-    """Those who run, and how those have ended whose end counts; whoever leaves it leaves nobody behind."""
+    """The running processes and their endings; none survives the block."""
 
     def __init__(
         self, commands: Sequence[Command], restarts: Restarts, *, deadline: float, out: BinaryIO, err: BinaryIO
@@ -116,14 +116,14 @@ class _Group(contextlib.ExitStack):
         super().__init__()
         self.running: list[Process] = []
         self.endings: list[Ending] = []
-        self.until = math.inf  # from when on who still runs is overdue
+        self.until = math.inf  # deadline of the running processes
         self.replacements = Replacements(commands, restarts, deadline=deadline, out=out)
         self._commands, self._deadline, self._out, self._err = commands, deadline, out, err
         self._led = any(command.follows for command in commands)
         self._selector = self.enter_context(selectors.DefaultSelector())
 
     def start(self, indices: Iterable[int]) -> None:
-        """Starts the commands of these places, and says so."""
+        """Starts the commands with these indices, and prints a line."""
         started = []
         for index in indices:
             process = Process(index, self._commands[index], self._selector, self._out, self._err)
@@ -134,12 +134,12 @@ class _Group(contextlib.ExitStack):
             say(self._out, f"started {', '.join(started)}")
 
     def listen(self, seconds: float) -> None:
-        """Passes on what they say, for at most so long."""
+        """Forwards their output, for at most `seconds`."""
         for key, _ in self._selector.select(seconds):
             key.data.pass_on()
 
     def look(self) -> None:
-        """Takes down who has ended."""
+        """Records the processes that have ended."""
         for process in list(self.running):
             code = process.poll()
             if code is not None:
@@ -148,7 +148,7 @@ class _Group(contextlib.ExitStack):
                 self._take_down(Ending(process.index, code, process.overdue and code == -signal.SIGKILL))
 
     def pass_on(self, number: int) -> None:
-        """Sends a signal to all who hear any."""
+        """Sends a signal to all processes except followers."""
         for process in self.running:
             if not self._commands[process.index].follows:
                 process.send(number)
@@ -160,7 +160,7 @@ class _Group(contextlib.ExitStack):
 
     def _take_down(self, ending: Ending) -> None:
         command, told = self._commands[ending.index], self._led and bool(self.endings)
-        if ending.code == 0 and command.follows:  # dismissed: the chief is about to end
+        if ending.code == 0 and command.follows:  # ended by the chief, which is about to end
             self.until = min(self.until, time.monotonic() + self._deadline)
             return
         if not told and self.replacements.spare(ending):

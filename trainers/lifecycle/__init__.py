@@ -1,1 +1,1 @@
-"""A run from an empty folder to `result.json`."""
+"""A run from its start to its `result.json`."""

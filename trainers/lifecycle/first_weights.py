@@ -1,4 +1,4 @@
-"""What a training begins with: random weights, those of another run, or a checkpoint of its own."""
+"""Initial weights of a training: random, of another run, or of its own checkpoint."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ from trainers.trainer import Trainer
 
 
 class Beginning(NamedTuple):
-    """Says in lines what a training begins with, and whether that is to be saved before its first step.
+    """Lines on how a training begins, and whether to save before its first step.
 
-    What the lines say is then done: the run no longer needs the weights of another, and a scheduler that repeats its
-    command restarts no optimizer twice.
+    Saving makes the start final: the run no longer needs another run's weights, and a repeated command doesn't restart
+    the optimizer twice.
     """
 
     lines: list[str]
@@ -21,12 +21,12 @@ class Beginning(NamedTuple):
 
 
 def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: bool = False) -> Beginning:
-    """Brings a training to where it begins: to its newest checkpoint, if it has one."""
+    """Brings a training to its start: its newest checkpoint if there is one, else the initial weights."""
     if manifest is None:
         if restart_optimizer:
             raise ConfigurationError(
-                f"`--restart_optimizer` is for a run that goes on, but `{trainer.workdir.checkpoints}` holds no "
-                "checkpoint: leave it out, or name the run's folder with `--workdir=DIR`."
+                f"`--restart_optimizer` is for resuming a run, but `{trainer.workdir.checkpoints}` has no "
+                "checkpoint: remove the flag, or give the run's folder with `--workdir=DIR`."
             )
         line = warm_start(trainer)
         return Beginning([line] if line else [], to_save=line is not None)
@@ -35,38 +35,38 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
     same_figures = trainer.state.restore(manifest, optimizers=not restarts)
     if restarts and trainer.state.finished:
         raise ConfigurationError(
-            f"`--restart_optimizer` is for a run that goes on, but that in `{trainer.workdir.named}` is over "
-            f"({trainer.state.outcome}) with `Trainer.steps = {trainer.steps}`: give it more, or leave the flag out."
+            f"`--restart_optimizer` is for resuming a run, but that in `{trainer.workdir.named}` has ended "
+            f"({trainer.state.outcome}) with `Trainer.steps = {trainer.steps}`: increase it, or remove the flag."
         )
-    lines = [f"going on from step {trainer.step} (`{manifest.path.name}`)"]
+    lines = [f"resuming from step {trainer.step} (`{manifest.path.name}`)"]
     start = trainer.experiment.start_from
     if start is not None and START_FROM not in trainer.state.beginnings.record:
         lines.append(
             f"Warning: `Experiment.start_from` has no effect on a run that is at step {trainer.step}: only a new one "
-            f"begins with `{start.path}`, in another `--workdir`"
+            f"starts from `{start.path}`, in another `--workdir`"
         )
     before, now = manifest.extra.get(REPLICAS), trainer.train_step.exchange.replicas
     if before not in (None, now):
         lines.append(
-            f"{before} replicas took its local steps, and now {now} do: what was learnt is the same to the bit, "
-            "but the numbers change from here"
+            f"{before} replicas took the local steps before, {now} take them now: the weights are bit-identical, "
+            "but results differ from here"
         )
     if not same_figures:
-        lines.append("the figures of the task have changed: the metric line in flight starts anew")
+        lines.append("the task's metrics have changed: the current metric line starts from zero")
     to_save = restarts and trainer.state.go_on_with_fresh_optimizers(manifest)
     if restarts:
         lines.append(
             f"`--restart_optimizer`: from step {trainer.step} on with a fresh optimizer, whose schedules count from 0"
         )
     elif restarted is not None and restart_optimizer:
-        lines.append(f"`--restart_optimizer` has done its work at step {restarted['step']}, and isn't done again")
+        lines.append(f"`--restart_optimizer` was applied at step {restarted['step']}, and isn't repeated")
     return Beginning(lines, to_save)
 
 
 def warm_start(trainer: Trainer) -> str | None:
-    """Gives a new run the weights that `Experiment.start_from` names; returns a line that says so.
+    """Initialises a new run with the weights of `Experiment.start_from`; returns a line about it.
 
-    Optimizers begin at these weights as at any: their averages, and what local steps begin a round with, are theirs.
+    Optimizer state is new: averages of weights, and the weights of local steps' rounds, begin at these weights.
     """
     start = trainer.experiment.start_from
     if start is None:
@@ -75,8 +75,8 @@ def warm_start(trainer: Trainer) -> str | None:
     own = str(begun.record["sha256"])
     if trainer.agreement.first_text(own) != own:
         raise ConfigurationError(
-            f"`Experiment.start_from` names `{start.path}`, where this worker found other weights than the first: give "
-            "a path that is the same for all workers, or one of the run's `checkpoints/step-*`."
+            f"`Experiment.start_from` is `{start.path}`, where this worker found other weights than the first worker: "
+            "give a path that all workers share, or one of the run's `checkpoints/step-*`."
         )
     trainer.state.restart_optimizers()
     trainer.state.beginnings.record[START_FROM] = dict(begun.record)

@@ -1,4 +1,4 @@
-"""What becomes of a run that hangs: it ends by its own hand, so that it is started again."""
+"""Ends the process of a run that hangs, so that it can be restarted."""
 
 import contextlib
 import dataclasses
@@ -19,14 +19,14 @@ from trainers.process.tensorflow import log_name
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
-LAST_WORDS_SECONDS = 5.0  # for what is printed, kept and said to other workers before the end
+LAST_WORDS_SECONDS = 5.0  # time to print, record and tell other workers before the exit
 WriteResult = Callable[..., None]  # with `exit_code` and `reason`
 
 
 def ending_where_it_hangs(
     trainer: Trainer, write_result: WriteResult | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Ends the process where a section shows no life for longer than its limit."""
+    """Ends the process if a section shows no progress for longer than its deadline."""
     ending = Ending(
         trainer.watchdog,
         trainer.settings.limits,
@@ -43,14 +43,14 @@ def ending_where_it_hangs(
 def ending_where_set_up_hangs(
     workdir: Workdir, limits: Limits, write_result: WriteResult | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Ends the process where it takes too long until there is a trainer."""
+    """Ends the process if setting up the trainer takes too long."""
     watchdog = Watchdog()
     return watchdog.awake(limits, Ending(watchdog, limits, workdir, write_result=write_result))
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """Ends the process, in the watching thread: what hangs is deaf to exceptions, and often to signals."""
+    """Ends the process from the watchdog's thread: a hanging thread can't handle exceptions, and often no signals."""
 
     watchdog: Watchdog
     limits: Limits
@@ -59,13 +59,13 @@ class Ending:
     after: Callable[[], str] = lambda: ""
 
     def __call__(self, hang: Hang) -> None:
-        """Says and keeps what hangs, and lets the others know."""
+        """Reports and records what hangs, and tells the other workers."""
         stacks = log_name().replace("native_stderr", "stacks").replace(".log", ".txt")
         others = "".join(f", while {name} was at {doing}" for name, doing in self.others().items())
         error = PeerLostError(
-            f"{hang.what} has shown no life for {hang.limit:g} s ({self.limits.reason(hang.section, hang.limit)})"
+            f"{hang.what} has shown no progress for {hang.limit:g} s ({self.limits.reason(hang.section, hang.limit)})"
             f"{self.after()}{others}: the stacks above show where it hangs, and so does "
-            f"`{self.workdir.named / stacks}`. Run the same command again to go on from the last "
+            f"`{self.workdir.named / stacks}`. Run the same command again to resume from the last "
             "checkpoint; if it was only slow, give it longer, as "
             f"`Trainer.section_deadlines = {{'{hang.section}': {2 * hang.limit:g}}}`."
         )
@@ -82,7 +82,7 @@ class Ending:
             words.append(functools.partial(self.write_result, exit_code=error.exit_code, reason=str(error)))
         if membership := joined():
             words.append(functools.partial(membership.leave, f"{hang.what} hung"))
-        # The terminal may be what hangs, or the file system, or the network: this thread waits for none of them.
+        # The terminal, file system or network may be what hangs: this thread waits for none of them.
         threads = [threading.Thread(target=word, daemon=True) for word in words]
         for thread in threads:
             thread.start()
@@ -91,13 +91,13 @@ class Ending:
         os._exit(error.exit_code)
 
     def others(self) -> dict[str, str]:
-        """Returns, by their names, the workers that do something else than this one, and what: it may wait for them."""
+        """Returns {worker: activity} of workers that do something else than this one, which may wait for them."""
         membership = joined()
         return membership.elsewhere(self.watchdog.doing) if membership else {}
 
 
 def signs_of_writer(saves: Saves) -> Callable[[], Life | None]:
-    """Returns what tells of the thread that writes checkpoints: one sign of life for each of them."""
+    """Returns a function that reports the checkpoint writer's progress: one sign per checkpoint."""
     what = "writing a checkpoint"
     seen: object = None
     sign: Life = ("save", what)
@@ -113,12 +113,12 @@ def signs_of_writer(saves: Saves) -> Callable[[], Life | None]:
 
 
 def write_stacks(path: Path, heading: str) -> None:
-    """Writes where each thread is: of Python's its stack, of all what they wait for in the kernel."""
+    """Writes the Python stack of each Python thread, and where all threads wait in the kernel."""
     with contextlib.suppress(OSError), path.open("w") as file:  # the disk may be what hangs
         print(heading, file=file, flush=True)
         faulthandler.dump_traceback(file, all_threads=True)
-        print("\nAll threads, those of TensorFlow among them: number, name, state, and where in the kernel.", file=file)
+        print("\nAll threads, including TensorFlow's: number, name, state, and where in the kernel.", file=file)
         for task in sorted(Path("/proc/self/task").glob("*")):
-            with contextlib.suppress(OSError):  # it has ended since, or this system tells nothing of it
+            with contextlib.suppress(OSError):  # it has ended, or the system doesn't show it
                 name, state = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
                 print(task.name, name, state.split()[0], (task / "wchan").read_text(), file=file)

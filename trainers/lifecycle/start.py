@@ -28,11 +28,11 @@ from trainers.workdir import Workdir, json_text
 
 @dataclasses.dataclass(frozen=True)
 class Configured:
-    """What a run is of, however it was said: by gin files or by calls of Python.
+    """A run's configuration, from gin files or from Python calls.
 
-    `identity` is what makes it the same run, `hooks` what may be said of hooks besides, and `read` returns the identity
-    that a manifest holds. `source` describes what it is trained on. `given` and `operative`, asked for once all is
-    made, go into the folder.
+    `identity` decides whether two runs are the same. `hooks` describes the hooks, and `source` the training source.
+    `read` converts the identity in a manifest. `given` and `operative` return texts for the folder, once everything
+    is made.
     """
 
     identity: Mapping[str, str]
@@ -40,23 +40,23 @@ class Configured:
     read: Callable[[Mapping[str, str]], Mapping[str, str]]
     given: Callable[[], str | None]
     operative: Callable[[], str]
-    note: Callable[[Mapping[str, str]], str]  # goes below the table of what differs from that of before
-    remedy: str  # for who has found another run in the folder
+    note: Callable[[Mapping[str, str]], str]  # goes below the table of changes
+    remedy: str  # for a folder that holds another run
     source: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Start:
-    """Starts a run in a folder, or goes on with it."""
+    """Starts or resumes a run in a folder."""
 
     def __init__(
         self, workdir: Workdir, configured: Configured, *, allow_change: bool = False, restart_optimizer: bool = False
     ):
         self.workdir, self.configured, self._allow_change = workdir, configured, allow_change
         self.restart_optimizer = restart_optimizer
-        self.began = False  # once the first chunk of steps is traced
+        self.began = False  # True once the first chunk of steps is traced
 
     def claim(self) -> checkpoint.Manifest | None:
-        """Takes the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
+        """Claims the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
         own, found = self.configured.identity, newest_checkpoint(self.workdir)
         self.workdir.create()
         if is_chief():
@@ -81,25 +81,25 @@ class Start:
             return self.configured.read(saved)
         if not self._allow_change:
             raise ConfigurationError(
-                f"checkpoint `{found.path}` doesn't say what configuration it is of: a loop of your own has saved it. "
+                f"checkpoint `{found.path}` doesn't record its configuration: a custom loop saved it. "
                 f"{self.configured.remedy}"
             )
         return self.configured.identity
 
     def _sources_of(self, found: checkpoint.Manifest | None) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns what describes the source of a checkpoint and this run's, by names for a table of differences."""
+        """Returns the descriptions of a checkpoint's source and of this run's, for a table of changes."""
         saved: Any = found.extra.get(SOURCE) if found else None
-        known = saved if isinstance(saved, dict) else self.configured.source  # that of an older version isn't known
+        known = saved if isinstance(saved, dict) else self.configured.source  # older versions don't record it
         old, new = (
             {f"{key} of the source": str(x) for key, x in one.items()} for one in (known, self.configured.source)
         )
         return old, new
 
     def record(self, step: int) -> None:
-        """Records the configuration that goes on from `step`: not before it has come that far."""
+        """Records the configuration that starts at `step`, once the start has succeeded."""
         self.began = True
         if is_chief():
-            self.workdir.result.unlink(missing_ok=True)  # it tells of a run that ended; this one goes on
+            self.workdir.result.unlink(missing_ok=True)  # the result of an ended run, which resumes now
             record_start(
                 self.workdir,
                 step=step,
@@ -110,14 +110,14 @@ class Start:
 
 
 def record_failed_start(workdir: Workdir, *, exit_code: int, reason: str) -> None:
-    """Records why a start came to nothing, where no result of a run stands that began."""
-    cluster = cluster_from_environment()  # which this process may not have come to join
+    """Records why a start failed, unless the result of a run that has begun is there."""
+    cluster = cluster_from_environment()  # read here, because this process may not have joined it
     if cluster is None or cluster.is_chief:
         workdir.write_failed_start(exit_code=exit_code, reason=reason)
 
 
 def newest_checkpoint(workdir: Workdir, up_to: int | None = None) -> checkpoint.Manifest | None:
-    """Returns the newest whole checkpoint of the workdir, or of its steps `up_to` one."""
+    """Returns the newest complete checkpoint of the workdir, at most at step `up_to`."""
 
     def warn(text: str) -> None:
         print(f"Warning: {text}", flush=True)
@@ -129,9 +129,9 @@ _ENTRY = re.compile(r"(\d{4,})-step-\d{9,}")
 
 
 def record_start(workdir: Workdir, *, step: int, given: str | None, operative: str, devices: Sequence[str]) -> None:
-    """Records the configuration, versions, devices, revision and command that a run goes on with from `step`.
+    """Records the configuration, versions, devices, revision and command with which a run starts at `step`.
 
-    `given` is what its gin files say together; what is trained by calls of Python has none.
+    `given` is the text of all gin files together; a run trained by Python calls has none.
     """
     run = {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -147,7 +147,7 @@ def record_start(workdir: Workdir, *, step: int, given: str | None, operative: s
         history = workdir.configurations / "history"
         before = {name: workdir.configurations / name for name in configuration}
         if not history.exists() and all(path.is_file() for path in before.values()):
-            # The run began before there was a history: what it began with is its first entry.
+            # The run is older than the history: its first configuration becomes the first entry.
             _add_to_history(history, 0, {name: path.read_text("utf-8") for name, path in before.items()})
         _add_to_history(history, step, configuration)
     files = {workdir.configurations / name: text for name, text in configuration.items()}
@@ -156,7 +156,7 @@ def record_start(workdir: Workdir, *, step: int, given: str | None, operative: s
 
 
 def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) -> None:
-    """Adds an entry, unless the last one's values are the same."""
+    """Adds an entry, unless its values equal the last one's."""
     history.mkdir(parents=True, exist_ok=True)
     entries = sorted((int(found[1]), path) for path in history.iterdir() if (found := _ENTRY.fullmatch(path.name)))
     number, last = entries[-1] if entries else (0, history)

@@ -1,4 +1,4 @@
-"""A training from its start to its result: what the command does with a trainer, and a call from Python."""
+"""Training from start to result, for the command and for Python calls."""
 
 import functools
 
@@ -12,11 +12,11 @@ from trainers.lifecycle.start import Start, record_failed_start
 from trainers.process.signals import Preemption
 from trainers.trainer import Trainer
 
-WRITING_SECONDS = 60.0  # for a checkpoint under way as another worker is lost: the disk may hang
+WRITING_SECONDS = 60.0  # limit for a checkpoint being written when another worker is lost: the disk may hang
 
 
 def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quiet: bool = False) -> None:
-    """Trains to the last step, or goes on to it, and leaves a `result.json`, however the run ends."""
+    """Trains or resumes up to the last step, and writes a `result.json` however the run ends."""
     try:
         with preemption.obeyed(), ending_where_it_hangs(trainer, functools.partial(_write_failure, trainer, start)):
             _train(trainer, start, quiet=quiet)
@@ -42,7 +42,7 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
 
         def last_words(reason: str) -> None:
             _write_failure(trainer, start, exit_code=PeerLostError.exit_code, reason=reason)
-            trainer.state.saves.wait(WRITING_SECONDS)  # the run goes on from what is being written
+            trainer.state.saves.wait(WRITING_SECONDS)  # the run resumes from this checkpoint
 
         membership.last_words = last_words
 
@@ -66,19 +66,19 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
         telemetry.close()
         workdir.check_there()
         _write_success(trainer)
-        trainer.agreement.barrier()  # nobody leaves before all have come to the end
+        trainer.agreement.barrier()  # no worker exits before all have finished
     if is_chief() and not quiet:
         print(f"finished: {_how(trainer)}, in `{workdir.named}`", flush=True)
 
 
 def _telemetry(trainer: Trainer, *, quiet: bool) -> Telemetry:
-    """Returns where figures go; of several workers, the chief alone has any place for them."""
+    """Returns the destination of metrics; with several workers only the chief has one."""
     if not is_chief():
         return Telemetry([])
     workdir = trainer.workdir
     console: list[Writer] = [] if quiet else [Console(total_steps=trainer.steps)]
     metrics, events = JsonLines(workdir.metrics, trainer.step), TensorBoard(workdir.events, trainer.step)
-    StepLines(workdir.evaluations, trainer.step)  # those of later steps are of weights that are gone
+    StepLines(workdir.evaluations, trainer.step)  # drops lines of later steps, whose weights are gone
     return Telemetry([*console, metrics, events], Warned(workdir.warnings, trainer.step))
 
 
@@ -95,7 +95,7 @@ def _write_success(trainer: Trainer) -> None:
 
 
 def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: str) -> None:
-    """Records why a run, or a start that never came to its first chunk of steps, has failed."""
+    """Records why a run, or its start before the first chunk, failed."""
     if not start.began:
         record_failed_start(trainer.workdir, exit_code=exit_code, reason=reason)
     elif is_chief():
@@ -104,11 +104,11 @@ def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: st
 
 
 def _end_again(trainer: Trainer, *, quiet: bool) -> None:
-    """Says that the run is finished; one that was killed between last checkpoint and result gets the result now."""
+    """Reports that the run is finished; adds the result if it was killed before writing that."""
     trainer.state.tidy()
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
-        if not trainer.state.ending.complete:  # it was to be longer, or had other hooks
+        if not trainer.state.ending.complete:  # it was planned to be longer, or had other hooks
             report_the_end(trainer)
         _write_success(trainer)
         result = trainer.workdir.read_result()
@@ -118,7 +118,7 @@ def _end_again(trainer: Trainer, *, quiet: bool) -> None:
 
 
 def report_the_end(trainer: Trainer) -> None:
-    """Has everything reported that is reported at the end of a run, without a step taken."""
+    """Writes all reports due at the end of a run, without taking a step."""
     trainer.hook_calls.check(trainer)
     for hook in trainer.settings.hooks:
         if hook.due(trainer.step, trainer.step):
@@ -130,4 +130,4 @@ def report_the_end(trainer: Trainer) -> None:
 def _how(trainer: Trainer) -> str:
     how = f"{trainer.step} steps" if trainer.state.ending.stopped is None else trainer.state.outcome
     best = trainer.state.best
-    return f"{how}; the best by {best.by} is {best.value:.4g}, of step {best.step}" if best else how
+    return f"{how}; best {best.by}: {best.value:.4g} at step {best.step}" if best else how

@@ -1,1 +1,1 @@
-"""The parts of the trainer: input, state, recovery, figures of speed, watchdog."""
+"""Parts of the training loop: input, state, recovery, speed, watchdog."""

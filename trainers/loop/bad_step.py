@@ -1,4 +1,4 @@
-"""A step that isn't finite, looked at again: what was infinite or not a number first, and whether an example is why."""
+"""Explains a non-finite step: the first non-finite value, and the example that caused it, if one did."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from trainers.loop.input import Input
 
 
 def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
-    """Makes the error of a step that isn't finite: it names the example to blame, or what wasn't finite first.
+    """Returns the error of a non-finite step, which names the example to blame, or the first non-finite value.
 
     The step is done again for that, whole and on one device: where that fails for another reason, such as want of
     memory, nothing but the step is named; nor on a mesh, whose variables are on no one device.
@@ -71,7 +71,7 @@ def _mend_struck(train_step: TrainStep) -> str | None:
 
 
 def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
-    """Names the figures and gradients of step `index` that aren't finite, phase by phase.
+    """Names the non-finite metrics and gradients of step `index`, phase by phase.
 
     Does the step again, without tracing, from the weights that it left: those that it began with, but for what phases
     before the bad one wrote.

@@ -1,4 +1,4 @@
-"""`Trainer.compile = "auto"`: XLA compiles what was found to be the fastest in the first seconds of a run.
+"""`Trainer.compile = "auto"`: chooses what XLA compiles, by measuring in the first seconds of a run.
 
 Each choice takes steps of the first chunk, in turns; then all variables are given back what they held, so nothing was
 trained by it. The choice is in the workdir before the first step, and a run that goes on takes the same program.
@@ -25,24 +25,24 @@ from trainers.loop.run_state import RunContext, RunState
 from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, compile_words, what_to_compile
 from trainers.workdir import json_text
 
-CALL_SECONDS = 0.15  # that a measured call takes at least, if the chunk has as many steps
+CALL_SECONDS = 0.15  # shortest measured call, if the chunk has enough steps
 MEASURING_SECONDS = 4.0  # once the programs are made
 MAKING_SECONDS = 30.0  # which further programs may take; the first of XLA's is made, however long that takes
 LEAST_ROUNDS, MOST_ROUNDS = 2, 7
 ENOUGH = 1.03  # times as fast as without XLA has a choice to be: that it compiles for seconds at each start has to pay
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-Program = Callable[[Any, Any], object]  # a chunk and the place in it
+Program = Callable[[Any, Any], object]  # called with a chunk and the position in it
 
 
 class Choice(NamedTuple):
-    """What was chosen, in words that `Trainer.compile` knows, and the program of it."""
+    """A value of `Trainer.compile`, and its program."""
 
     compile: Compile
     program: Program
 
 
 class Choosing:
-    """Chooses what XLA compiles of the chunks of a run, and remembers it in the workdir."""
+    """Chooses what XLA compiles, and records the choice in the workdir."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Choosing:
         self._kept = KeptChoice(self._train_step, self._state, note=note)
 
     def choose(self, stacked: Any) -> Program:
-        """Returns the program that is remembered for this machine, or else the fastest one, by steps of a chunk."""
+        """Returns the program recorded for this machine, or else the fastest one, measured with a chunk."""
         remembered = self._of_chief(self._kept.here() if is_chief() else None)
         if remembered is not None:
             try:
@@ -85,7 +85,7 @@ class Choosing:
                 part.assign(value)
 
     def again(self) -> Program:
-        """Returns the program that the run has taken, wherever it was chosen; nothing is measured, nothing written."""
+        """Returns the run's program, wherever it was chosen, without measuring or writing."""
         words = self._of_chief(self._kept.anywhere() if is_chief() else None)
         self._train_step.compile(what_to_compile(words or OFF))
         return self._make_program()
@@ -123,7 +123,7 @@ class Choosing:
         return chosen.program
 
     def _others(self) -> list[Compile]:
-        """Lists what there is to choose besides nothing: all of it, or one update alone."""
+        """Lists the choices besides "off": everything, or one update alone."""
         updates = list(self._train_step.specs)
         self._train_step.compile(True)
         if not self._train_step.compiles:
@@ -139,8 +139,8 @@ class Choosing:
         return program
 
     def _timed(self, programs: Mapping[str, Choice], stacked: Any) -> dict[str, float]:
-        """Returns the median seconds of a step with each program; nothing where a step isn't finite."""
-        steps, unit = self._state.input.chunk_steps, self._state.settings.round_steps  # a round is taken whole
+        """Returns the median seconds of a step with each program; empty if a step isn't finite."""
+        steps, unit = self._state.input.chunk_steps, self._state.settings.round_steps  # rounds can't be split
         first = self._state.step - self._state.step % steps
 
         def call(program: Program, count: int) -> float:
@@ -171,7 +171,7 @@ class Choosing:
         return self._train_step.backend.handed(tf.constant(place, tf.int64))
 
     def _parts(self, variable: tf.Variable) -> Sequence[tf.Variable]:
-        """Returns what a variable is on each replica of this process."""
+        """Returns a variable's copies on the replicas of this process."""
         return self._train_step.exchange.strategy.experimental_local_results(variable)
 
     def _of_chief(self, own: Any) -> Any:
@@ -180,12 +180,12 @@ class Choosing:
 
 
 def _said(words: Compile) -> str:
-    """Returns the choice as it is shown."""
+    """Formats a choice."""
     return words if isinstance(words, str) else ", ".join(f"{name} by {word}" for name, word in words.items()) or OFF
 
 
 class KeptChoice:
-    """Keeps a choice with the machine and the step that it was measured for, and reads it again."""
+    """Writes and reads a choice, with the machine and the step that it was measured for."""
 
     def __init__(self, train_step: TrainStep, state: RunState, *, note: Callable[[str], object]):
         self._train_step, self._note = train_step, note
@@ -199,12 +199,12 @@ class KeptChoice:
             "replicas": train_step.exchange.replicas,
             "global_batch_size": settings.global_batch_size,
             "microbatches": settings.microbatches,
-            # A folder that holds no checkpoint may hold the choice of another configuration.
+            # A folder without checkpoints may have another configuration's choice.
             "configuration": str(state.workdir.config_hash)[:12],
         }
 
     def anywhere(self) -> Compile | None:
-        """Returns the choice, whatever it was measured for; None where there is none that can be read."""
+        """Returns the choice, whatever it was measured for; None if none can be read."""
         found = self._read()
         return found[0] if found else None
 
@@ -220,7 +220,7 @@ class KeptChoice:
         return None if differs else words
 
     def write(self, words: Compile, seconds: Mapping[str, float], refused: Mapping[str, str]) -> None:
-        """Keeps a choice, with the seconds that a step took by each, and why others were out."""
+        """Writes a choice, with the seconds of a step with each program, and why others failed."""
         kept = {
             "compile": words,
             "seconds_a_step": dict(seconds),

@@ -1,4 +1,4 @@
-"""What a run reads: the batches of its steps, as chunks for the loop or one by one for whoever looks closer."""
+"""The input of a run: batches in chunks for the loop, or single ones for diagnosis."""
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -22,15 +22,15 @@ from trainers.experiment import Experiment
 from trainers.options.compile import AUTO, XLA
 from trainers.settings import Settings
 
-SOURCE = "source"  # in a manifest: what describes the source that the run reads
+SOURCE = "source"  # in a manifest: the description of the run's source
 
 
 class Chunks:
-    """Chunks of batches, one after the other, for a loop that may be asked for the next before it takes it."""
+    """An iterator over chunks of batches that can also `peek` at the next chunk."""
 
     def __init__(self, chunks: Iterator[Any], *, by_any_thread: bool = True):
         self._chunks, self._taken, self._by_any_thread = chunks, list[Any](), by_any_thread
-        self._ahead: Callable[[], Any] | None = None  # returns the chunk that comes next, once it is fetched
+        self._ahead: Callable[[], Any] | None = None  # returns the next chunk, once it is fetched
 
     def __iter__(self) -> "Chunks":
         return self
@@ -41,16 +41,16 @@ class Chunks:
         return self._taken[0]
 
     def fetch_next(self, thread: futures.Executor) -> None:
-        """Has a thread fetch the next chunk meanwhile: the call alone takes as long as some short steps."""
+        """Fetches the next chunk in a thread, because the call alone takes as long as some short steps."""
         if self._by_any_thread and self._ahead is None:
             self._ahead = thread.submit(next, self._chunks).result
 
     def close(self) -> None:
-        """Drops what reads ahead, and waits for it: at its own end Python may wait for that for ever."""
+        """Stops prefetching and waits for it, because Python's exit may wait for it for ever."""
         self._chunks, self._ahead = iter(()), None
 
     def peek(self, *, within: bool) -> Any:
-        """Returns the chunk that the next step is in, and leaves it there: the last one, where that is `within` it."""
+        """Returns the chunk that contains the next step, without consuming it; the last one if that is `within` it."""
         if within and self._taken:
             return self._taken[0]
         if self._ahead is None:
@@ -62,7 +62,7 @@ class Chunks:
 class Input:
     """The training batches of a run, known from the number of the step alone.
 
-    `origin` counts the examples consumed before step 0; it isn't 0 once a run went on with another batch size.
+    `origin` counts the examples consumed before step 0; it isn't 0 after a change of batch size.
     """
 
     def __init__(self, experiment: Experiment, settings: Settings):
@@ -87,19 +87,19 @@ class Input:
         self._settings, self._reader = settings, reader_of(self.source, settings, seed=experiment.seed)
 
     def decode_in(self, train_step: TrainStep) -> None:
-        """Has examples wait as the source keeps them, and the step decode them, where that is worth it."""
+        """Keeps examples in the source's storage format until the step decodes them, if that is faster."""
         self.decode = decoder_of(self.source, self._settings, train_step)
         train_step.decode_by(self.decode)
         if self.decode:
             self._reader = reader_of(self.source, self._settings, seed=self._reader.seed, as_kept=True)
 
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
-        """Returns the chunks from the one on that `step` is in; calls `alive` as it comes there."""
-        # A mesh and servers hand each chunk over, which they do in the order of all that they are told.
+        """Returns the chunks from the one that contains `step`; calls `alive` while it seeks."""
+        # Meshes and servers copy each chunk to devices, in order with their other operations.
         return Chunks(self._stacked_from(step, alive), by_any_thread=self.backend.handed_over_by_any_thread)
 
     def _stacked_from(self, step: int, alive: Callable[[], object]) -> Iterator[Any]:
-        """Yields stacked batches for ever, each replica's its own, from the chunk that `step` is in."""
+        """Yields stacked batches per replica without end, from the chunk that contains `step`."""
         reading = self._reading_from(step)
         with explained(self.source):
             reading.begin(alive)
@@ -111,7 +111,7 @@ class Input:
 
     @property
     def chunk_spec(self) -> Any:
-        """Returns what `tf.function` is to be told of a chunk."""
+        """Returns the specs of a chunk for `tf.function`."""
         spec = self._reader.chunk_spec(chunk_steps=self.chunk_steps, replicas=self.strategy.num_replicas_in_sync)
         return per_replica_spec(spec, self.strategy)
 
@@ -120,7 +120,7 @@ class Input:
         """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
         microbatches, replicas = self._settings.microbatches, self.strategy.num_replicas_in_sync
         rows = rows_of(self.global_batch_size, microbatches, replicas)
-        spec = self.source.spec  # what is kept may have other shapes, and other features
+        spec = self.source.spec  # the storage format may have other shapes and features
         return {key: tf.TensorSpec([microbatches, rows, *x.shape], x.dtype) for key, x in spec.items()}
 
     def batch_of(self, step: int) -> Batch:
@@ -128,17 +128,17 @@ class Input:
         return self._reader.batch(self._read_as(step), origin=self.origin)
 
     def examples_of(self, step: int) -> npt.NDArray[np.int64]:
-        """Returns which examples of the source the global batch of a step holds, [microbatches, rows]."""
+        """Returns the indices of the examples in a step's global batch, [microbatches, rows]."""
         return self._reader.numbers(self._read_as(step), origin=self.origin)
 
     def examples_before(self, step: int) -> int:
-        """Counts the examples that a run has consumed when `step` begins."""
+        """Returns the number of examples consumed before `step`."""
         return self.origin + step * self.global_batch_size
 
     def kept(self, step: int) -> dict[str, Any]:
-        """Returns what a checkpoint has to hold, besides the examples consumed, to go on from `step`.
+        """Returns the input state that a checkpoint at `step` needs, besides the number of examples.
 
-        Every worker calls it, and of a stream that is replayed they must have read the same.
+        Every worker calls it; workers must have read the same examples of a stream.
         """
         kept, examples = self._reader.kept(self.examples_before(step)), self.examples_before(step)
         if isinstance(self.source, Stream) and self.source.replay:
@@ -152,12 +152,12 @@ class Input:
         return kept
 
     def load(self, kept: dict[str, Any], *, step: int, examples: int) -> None:
-        """Goes on from `step` as a checkpoint has it, with so many examples consumed."""
+        """Resumes from a checkpoint at `step`, with this many examples consumed."""
         self.origin += examples - self.examples_before(step)
         self._reader.load(kept, examples)
 
     def _read_as(self, step: int) -> int:
-        """Returns the step whose examples `step` reads: synthetic input goes round in its first chunk."""
+        """Returns the step whose examples `step` reads: synthetic input repeats its first chunk."""
         return step % self.chunk_steps if self._synthetic else step
 
     def _reading_from(self, step: int) -> Reading:
@@ -175,9 +175,9 @@ class Input:
 
 
 def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
-    """Returns how a step decodes examples that come as the source keeps them; None where they come as they are read.
+    """Returns the step's decoder for examples in the storage format; None if they arrive decoded.
 
-    A chunk that is one program of XLA's decodes for nothing; in others a step would have operations more to start.
+    Decoding is free in a chunk that is one XLA program; elsewhere it adds operations to each step.
     """
     if isinstance(source, Stream) or settings.compile not in (XLA, AUTO) or not train_step.one_program:
         return None
@@ -185,7 +185,7 @@ def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainSte
 
 
 def reader_of(source: Source | Stream, settings: Settings, *, seed: int, as_kept: bool = False) -> Reader:
-    """Makes what reads the examples of a run that these settings ask for, `as_kept` where a step decodes them."""
+    """Makes the reader of a run's examples; `as_kept` if steps decode them."""
     layout = {
         "global_batch_size": settings.global_batch_size,
         "microbatches": settings.microbatches,

@@ -1,4 +1,4 @@
-"""What TensorFlow was doing in some steps of a run, operation by operation: for `xprof`, and TensorBoard with it."""
+"""Profiles of TensorFlow's operations in some steps of a run, for `xprof` and TensorBoard."""
 
 import contextlib
 import importlib.util
@@ -16,7 +16,7 @@ EXTRA = "`pip install -e '.[profile]'` brings it"
 
 
 class Profiler(ChunkHook):
-    """Profiles whole chunks of steps into `folder`: the one after a wish, and those that have some of `steps` in them.
+    """Profiles whole chunks of steps into `folder`: those with steps in `steps`, and one after each request.
 
     These are (first, last) of a run of `total` steps. `take_wish` says whether a profile was asked for since its last
     call. Of several workers the chief profiles.
@@ -32,7 +32,7 @@ class Profiler(ChunkHook):
         take_wish: Callable[[], bool],
     ):
         self._folder, self._steps, self._chunk_steps, self._take_wish = folder, steps, chunk_steps, take_wish
-        self._began: int | None = None  # the step from which it profiles
+        self._began: int | None = None  # the first profiled step
         self._until = 0
         self._marked = contextlib.ExitStack()  # in a profile, a chunk of steps
         self._telemetry = Telemetry()
@@ -56,7 +56,7 @@ class Profiler(ChunkHook):
             self._ended()
 
     def _turn(self, run: Run) -> None:
-        """Begins or ends a profile, if it is time to."""
+        """Begins or ends a profile, if due."""
         step, self._telemetry = run.step, run.telemetry
         wished = self._take_wish()
         if self._began is not None and step >= self._until:

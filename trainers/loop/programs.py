@@ -1,4 +1,4 @@
-"""The program of a chunk of steps: traced, and compiled as `Trainer.compile` asks or as is found to be the fastest."""
+"""The program of a chunk of steps: traced, and compiled as `Trainer.compile` says."""
 
 import contextlib
 import functools
@@ -17,11 +17,11 @@ from trainers.options.compile import AUTO
 if TYPE_CHECKING:
     from trainers.loop.compile_choice import Choosing
 
-Program = Callable[[Any, Any], object]  # a chunk and the place in it
+Program = Callable[[Any, Any], object]  # called with a chunk and the position in it
 
 
 class Programs:
-    """Makes the program of a chunk. `chunk` is the function that was traced last."""
+    """Makes the program of a chunk. `chunk` is the last traced function."""
 
     def __init__(self, context: RunContext, *, alive: Callable[[], object], look: Callable[[], object]):
         """`look` leaves if a signal asks for it: choosing a program takes its time."""
@@ -51,7 +51,7 @@ class Programs:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Raises what TensorFlow says of a chunk of steps in the user's terms."""
+        """Translates TensorFlow's errors from a chunk of steps for the user."""
         experiment = self.context.experiment
         repeatable = repeatable_or_refused(experiment.deterministic)
         with explained(experiment.train_source), repeatable, compiled_or_refused():
@@ -70,7 +70,7 @@ class Programs:
             telemetry.warn_once(short)
 
     def _choosing(self, note: Callable[[str], object]) -> "Choosing | None":
-        """Returns what chooses a program, if there is anything to choose: on a mesh or by servers XLA compiles none."""
+        """Returns the object that chooses a program, or None on meshes and servers, where XLA compiles none."""
         context = self.context
         if context.state.settings.compile != AUTO or context.train_step.backend.not_compiled:
             return None

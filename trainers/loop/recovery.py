@@ -1,4 +1,4 @@
-"""Goes on after a bad step, where the policies say so: past those that were left out, or back to a checkpoint."""
+"""Continues after a bad step if the policies allow: skips it, or returns to a checkpoint."""
 
 from collections.abc import Callable
 
@@ -9,36 +9,36 @@ from core.telemetry import Telemetry
 from trainers.loop.run_state import RunContext
 from trainers.options.bad_steps import MAX_ROLLBACKS, MAX_SKIPS, ROLLBACK, SKIP
 
-# Returns the error of a bad step with the command that replays it, once its capsule is there.
+# Writes a bad step's capsule; returns the error with the command that replays it.
 LeaveCapsule = Callable[[RunContext, TapeloopError, int], TapeloopError]
 CALM = "Clip gradients (`clip_by_global_norm`), lower the learning rate, or give a larger `Trainer.spike_factor`."
 
 
 class Recovery:
-    """Looks between chunks for bad steps; ends the run by one, or has it go on."""
+    """Checks for bad steps between chunks; ends the run, or lets it continue."""
 
     def __init__(self, context: RunContext, leave_capsule: LeaveCapsule | None):
-        """`leave_capsule` keeps what repeats a bad step, and names it in the error that it returns."""
+        """`leave_capsule` writes a bad step's capsule, and names it in the error that it returns."""
         self.context, self.state, self.agreement = context, context.state, context.agreement
         self.policies, self.skipping = self.state.settings.policies, self.state.skipping
         self._leave, self._told, self._capsule_left = leave_capsule, 0, False
 
     def begin(self) -> None:
-        """Sees to it that there is a checkpoint to go back to, if only of the beginning."""
+        """Ensures that there is a checkpoint to return to, at least of the beginning."""
         self._told = self.skipping.skipped if self.skipping else 0
         if self.policies.rolls_back and self.state.step == 0:
             with self.context.section("save", "the checkpoint of the beginning"):
                 self.state.save()
 
     def figures(self) -> dict[str, int]:
-        """Returns how many steps were left out so far, and how often the run went back; nothing where none may."""
+        """Returns the numbers of skipped steps and rollbacks so far; empty if the policies allow none."""
         skipped = {"skipped_steps": self.skipping.skipped} if self.skipping and self.policies.skips else {}
         return {**skipped, **({"rollbacks": self.state.passed_over.rollbacks} if self.policies.rolls_back else {})}
 
     def went_back(self, telemetry: Telemetry, *, saving: bool) -> bool:
-        """Returns whether the run is at an earlier step now; raises the error of a bad step that ends it.
+        """Returns whether the run has returned to an earlier step; raises the error of a bad step that ends it.
 
-        Where it is `saving` next, what isn't fit to be saved counts as a bad step, too.
+        If it is `saving` next, non-finite weights count as a bad step, too.
         """
         self._tell_of_skipped(telemetry)
         bad = self._bad_step(telemetry) or (self._unfit(telemetry) if saving else None)
@@ -57,7 +57,7 @@ class Recovery:
         return True
 
     def leave_capsule(self, error: TapeloopError, step: int, telemetry: Telemetry) -> TapeloopError:
-        """Returns the error of a bad step with the command that replays it, once its capsule is there."""
+        """Writes a bad step's capsule; returns the error with the command that replays it."""
         try:
             self.state.saves.settle(telemetry.note)  # the step is done again from the newest checkpoint
         except CheckpointError as unwritten:
@@ -70,7 +70,7 @@ class Recovery:
         return error
 
     def _bad_step(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
-        """Returns the step by which the last chunk has ended, if it is a bad one, its kind and its error."""
+        """Returns the bad step that ended the last chunk, if any, with its kind and its error."""
         step = int(self.state.progress.bad_step)
         if step == ALL_WELL:
             return None
@@ -85,16 +85,16 @@ class Recovery:
             return step, NOT_FINITE, self.leave_capsule(error, step, telemetry)
 
     def _unfit(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
-        """Returns the last step, if a run that goes back comes out of it with weights that aren't finite."""
+        """Returns the last step, if it left non-finite weights and the run may roll back."""
         if self.policies.on_nonfinite != ROLLBACK:
             return None  # saving raises it
         unfit, step = self.agreement.first_text(self.state.unfit()), self.state.step - 1
         return (step, NOT_FINITE, self.leave_capsule(NotFiniteError(unfit), step, telemetry)) if unfit else None
 
     def _go_back(self, step: int, error: TapeloopError, telemetry: Telemetry) -> None:
-        """Restores the newest checkpoint, and saves it again as of a run that has passed over the examples.
+        """Restores the newest checkpoint, and saves it again with the position after the skipped examples.
 
-        A kill before that save has the run come to the bad step again, and one after it doesn't.
+        If the run is killed before that save, it meets the bad step again; after it, it doesn't.
         """
         state = self.state
         state.saves.settle(telemetry.note)
@@ -111,10 +111,10 @@ class Recovery:
         self._told = self.skipping.skipped if self.skipping else 0
         telemetry.rewind(state.step)
         telemetry.warn(f"{error} The run has gone back to `{manifest.path.name}`, and past the examples.")
-        telemetry.note(f"going on from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
+        telemetry.note(f"resuming from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
 
     def _tell_of_skipped(self, telemetry: Telemetry) -> None:
-        """Warns of steps that were left out since the last look; of the first one a capsule is left."""
+        """Warns of steps skipped since the last check; writes a capsule of the first one."""
         if self.skipping is None or (skipped := self.skipping.skipped) == self._told:
             return
         count, self._told, bad = skipped - self._told, skipped, self.skipping.last

@@ -1,4 +1,4 @@
-"""The hooks of a run: those that every run has, their order, and how they are called."""
+"""The hooks of a run: standard hooks, their order, and their calls."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from trainers.process.signals import Preemption
 from trainers.settings import Settings
 
 LOSS = "loss"
-MARGIN = 0.1  # of the lowest loss held out; within it evaluations differ by chance
+MARGIN = 0.1  # relative to the lowest held-out loss; evaluations vary by chance within it
 
 
 class Divergence:
@@ -25,16 +25,16 @@ class Divergence:
     def __init__(self) -> None:
         self._training: float | None = None
         self._best: dict[str, float] = {}  # step, loss and training loss of the best evaluation
-        self._worse = False  # whether the last evaluation was worse than that, though training was better
+        self._worse = False  # whether the last evaluation was worse although training was better
 
     def trained(self, figures: Mapping[str, float]) -> None:
-        """Hears the figures of a metric line."""
+        """Takes the metrics of a metric line."""
         self._training = figures.get(LOSS)
 
     def held_out(self, step: int, figures: Mapping[str, float]) -> str | None:
-        """Hears those of an evaluation; returns a warning where it is the second in a row that is worse."""
+        """Takes the metrics of an evaluation; returns a warning at the second one in a row that is worse."""
         loss, training, best = figures.get(LOSS), self._training, self._best
-        if loss is None or training is None or math.isnan(loss):  # with which nothing would ever compare
+        if loss is None or training is None or math.isnan(loss):  # NaN compares with nothing
             return None
         if not best or loss < best["loss"]:
             self._best, self._worse = {"step": step, "loss": loss, "training": training}, False
@@ -46,22 +46,22 @@ class Divergence:
         if not (before and self._worse):
             return None
         return (
-            f"the loss held out has risen from {best['loss']:.4g} at step {best['step']} to {loss:.4g}, while that of "
-            f"training has fallen from {best['training']:.4g} to {training:.4g}: the network learns its examples by "
-            "heart. Fewer steps, more data, dropout or weight decay usually help."
+            f"the held-out loss has risen from {best['loss']:.4g} at step {best['step']} to {loss:.4g}, while "
+            f"the training loss has fallen from {best['training']:.4g} to {training:.4g}: the network overfits. Fewer "
+            "steps, more data, dropout or weight decay usually help."
         )
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         return {"training": self._training, "best": self._best, "worse": self._worse} if self._best else {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes it over."""
+        """Restores it."""
         self._training, self._best, self._worse = state["training"], dict(state["best"]), state["worse"]
 
 
 class LogMetrics(Hook):
-    """Writes the weighted means since the last line, and starts the next."""
+    """Writes a metric line, the weighted means since the last one."""
 
     def __init__(self, every: int | None, divergence: Divergence):
         super().__init__(every)
@@ -80,7 +80,7 @@ class LogMetrics(Hook):
 
 
 class Evaluate(Hook):
-    """Evaluates and writes the figures; warns where they get worse while those of training get better."""
+    """Evaluates and writes the metrics; warns of overfitting."""
 
     section = "evaluation"
 
@@ -100,14 +100,14 @@ class Evaluate(Hook):
 
 
 class CheckReplicas(Hook):
-    """Stops the run where replicas no longer hold the same variables."""
+    """Ends the run if replicas hold different values of a variable."""
 
     def __call__(self, run: Run) -> None:
         run.check_replicas()
 
 
 class SaveCheckpoint(Hook):
-    """Saves everything the run needs to go on from here."""
+    """Saves a checkpoint."""
 
     section = "save"
 
@@ -116,7 +116,7 @@ class SaveCheckpoint(Hook):
 
 
 class KillAfter(Hook):
-    """Rehearses a crash: SIGKILLs the process after the given step's chunk, once what it saved is written."""
+    """Simulates a crash: sends SIGKILL after the given step's chunk, once its checkpoint is written."""
 
     def due(self, step: int, steps: int) -> bool:
         return self.every is not None and step >= self.every
@@ -127,7 +127,7 @@ class KillAfter(Hook):
 
 
 def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
-    """Lists the hooks of a run: the user's own between the metric line and what they may still change."""
+    """Lists the hooks of a run in order; the user's come after the metric line, and before saving."""
     divergence = Divergence()
     hooks: list[Hook] = [LogMetrics(settings.log_every, divergence), *settings.hooks]
     if evaluates:
@@ -176,7 +176,7 @@ class Unmoved(ChunkHook):
         self._steps = {phase: int(self._waiting[phase].step.numpy()) for phase, _ in self._values}
 
     def after_chunk(self, run: Run) -> None:
-        """Compares those whose phases have taken steps since, and forgets them."""
+        """Compares parameters whose phases have taken steps, and forgets them."""
         for phase, before in list(self._steps.items()):
             optimizer = self._waiting[phase]
             if taken := int(optimizer.step.numpy()) - before:
@@ -206,7 +206,7 @@ class Unmoved(ChunkHook):
 
 
 class HookCalls:
-    """Calls the hooks of a run in their order, and ends the run if one of them asks for it."""
+    """Calls the hooks of a run in order, and ends the run if one of them asks for it."""
 
     def __init__(self, context: RunContext, hooks: Sequence[Hook], followers: Sequence[ChunkHook]):
         """`followers` follow each chunk before `hooks` do."""
@@ -215,7 +215,7 @@ class HookCalls:
         self._stop_reason: str | None = None
 
     def check(self, run: Run) -> None:
-        """Has each hook see that it fits what is trained."""
+        """Lets each hook check that it fits the run."""
         with self._section("hook", "checking the hooks"):
             for hook in self.hooks:
                 name = f"`{type(hook).__name__}"
@@ -228,17 +228,17 @@ class HookCalls:
                     raise ConfigurationError(text) from error
 
     def begin(self, run: Run) -> None:
-        """Tells all of them that training begins."""
+        """Calls `begin` of all hooks."""
         for hook in (*self._followers, *self.hooks):
             hook.begin(run)
 
     def before_chunk(self, run: Run) -> None:
-        """Tells all of them of a chunk that begins."""
+        """Calls `before_chunk` of all hooks."""
         for hook in (*self._followers, *self.hooks):
             hook.before_chunk(run)
 
     def after_chunk(self, run: Run) -> None:
-        """Tells all of them of a chunk that has ended."""
+        """Calls `after_chunk` of all hooks."""
         for hook in (*self._followers, *self.hooks):
             hook.after_chunk(run)
 
@@ -256,12 +256,12 @@ class HookCalls:
         self._stop_reason = self._stop_reason or reason
 
     def call(self, due: Sequence[Hook], run: Run) -> None:
-        """Calls the hooks that are due; if one of them stops the run, also those that belong to its end.
+        """Calls the hooks that are due; if one of them stops the run, also those due at its end.
 
-        What is saved then says already that the run is over: a kill after it would let it go on otherwise.
+        The checkpoint saved then records the end, so that a killed run doesn't resume.
         """
         ends = False
-        with self._section("hook", "what follows a hook"):  # where a worker may wait for one still at the hook
+        with self._section("hook", "what follows a hook"):  # here a worker may wait for another's hook
             for hook in self.hooks:
                 saves = isinstance(hook, SaveCheckpoint)
                 if saves and not self._state.finished and self._agreement.any_worker(self._stop_reason is not None):
@@ -276,6 +276,6 @@ class HookCalls:
                     self.call_one(hook, run)
 
     def call_one(self, hook: Hook, run: Run) -> None:
-        """Calls one hook, under watch."""
+        """Calls one hook, observed by the watchdog."""
         with self._section(hook.section, f"the hook `{type(hook).__name__}`"):
             hook(run)

@@ -1,4 +1,4 @@
-"""The parts of a run that a checkpoint's manifest keeps besides its variables, each under keys of its own."""
+"""The parts of a run that a checkpoint's manifest records besides variables, each under separate keys."""
 
 import functools
 import json
@@ -21,25 +21,25 @@ from trainers.workdir import Workdir
 REPLICAS = "replicas"  # that took local steps: the numbers depend on it
 START_FROM = "start_from"  # the weights that the run began with, for as long as the run lasts
 RESTART = "restart_optimizer"  # the step from which it went on with fresh optimizers
-FINISHED = "finished"  # how a run has ended that came to its last step
+FINISHED = "finished"  # the outcome of a run that reached its last step
 
 
 class Part:
-    """A part of a run, with what a manifest keeps of it."""
+    """A part of a run, with its state in a manifest."""
 
     def check(self, manifest: checkpoint.Manifest) -> None:
         """Raises a `ConfigurationError` if the run can't resume from this checkpoint."""
 
     def state(self, step: int) -> Mapping[str, Any]:
-        """Returns what a manifest of `step` keeps, by its keys; every worker calls it."""
+        """Returns its state for a manifest at `step`, by key; every worker calls it."""
         raise NotImplementedError
 
     def load(self, manifest: checkpoint.Manifest) -> None:
-        """Takes over what a manifest keeps."""
+        """Restores its state from a manifest."""
 
 
 class Origin(Part):
-    """What a checkpoint is of: configuration, source, tokenizer, replicas of local steps, where averages are stored."""
+    """A checkpoint's origin: configuration, source, tokenizer, replicas of local steps, names of averages."""
 
     def __init__(self, experiment: Experiment, workdir: Workdir, settings: Settings, backend: Backend, input: Input):
         self._workdir, self._settings, self._backend, self._input = workdir, settings, backend, input
@@ -73,7 +73,7 @@ class Origin(Part):
 
 
 class Beginnings(Part):
-    """How the run began, which each of its checkpoints remembers."""
+    """The run's initial weights and restarts of optimizers, recorded in each of its checkpoints."""
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Beginnings(Part):
 
 
 class Place(Part):
-    """The place in the data; a manifest counts the examples besides."""
+    """The position in the data, besides the manifest's number of examples."""
 
     def __init__(self, input: Input):
         self._input = input
@@ -100,7 +100,7 @@ class Place(Part):
 
 
 class HookStates(Part):
-    """What hooks remember, also from before the first step if the run may go back to it."""
+    """The state of hooks, including that before the first step if the run may return to it."""
 
     def __init__(self, hooks: Sequence[Hook], settings: Settings):
         self._hooks = hooks
@@ -125,7 +125,7 @@ class HookStates(Part):
                 hook.load(states[name])
 
     def begin_again(self, manifest: checkpoint.Manifest) -> None:
-        """Gives hooks that this manifest keeps nothing of what they remembered before the first step."""
+        """Resets hooks without state in this manifest to their state before the first step."""
         for name, hook in by_name(self._hooks).items():
             if name in self._begun and name not in kept(manifest, "hooks"):
                 hook.load(self._begun[name])
@@ -135,7 +135,7 @@ class HookStates(Part):
 
 
 class PassedOver(Part):
-    """Which steps were left out in a row, and how often the run went back."""
+    """The number of consecutive skipped steps, and of rollbacks."""
 
     def __init__(self, skipping: Skipping | None):
         self.skipping, self.rollbacks = skipping, 0
@@ -153,7 +153,7 @@ class PassedOver(Part):
 
 
 class Ending(Part):
-    """The last figures that were reported, and how the run ends.
+    """The last reported metrics, and the outcome of the run.
 
     `stopped` is the reason that a hook gave for ending the run early; `complete` says that the figures of the end are
     among those `reported`, and `measured` holds those that were reported at the step of its first item.
@@ -167,13 +167,13 @@ class Ending(Part):
         self.measured: tuple[int, dict[str, float]] = (0, {})
 
     def report(self, step: int, figures: Mapping[str, float]) -> None:
-        """Takes over figures of how good the run is at `step`."""
+        """Records metrics reported at `step`."""
         at, before = self.measured
         self.measured = step, {**(before if step == at else {}), **figures}
         self.reported |= figures
 
     def is_over(self, step: int) -> bool:
-        """Says whether there is no step left to do after `step` steps."""
+        """Returns whether the run is over after `step` steps."""
         return step >= self._settings.steps or self.stopped is not None
 
     def state(self, step: int) -> Mapping[str, Any]:
@@ -185,13 +185,13 @@ class Ending(Part):
         return found
 
     def load(self, manifest: checkpoint.Manifest) -> None:
-        """Takes it over; a run that a hook has stopped is over, unless it is given more steps or other hooks."""
+        """Restores it; a run stopped by a hook stays over, unless it gets more steps or other hooks."""
         self.stopped, self.reported, self.complete = None, {}, False
         self.measured = manifest.step, dict(checkpoint.kept_of(manifest.extra).get("measured", {}))
         stop, reported = kept(manifest, "stop"), kept(manifest, "reported")
         if stop and stop.get("hooks") == self._given_hooks() and stop["steps"] >= self._settings.steps:
             self.stopped = stop["reason"]
-        if reported and reported.get("hooks") == self._given_hooks():  # other hooks have yet to report theirs
+        if reported and reported.get("hooks") == self._given_hooks():  # other hooks haven't reported yet
             self.reported = {name: math.nan if x is None else x for name, x in reported["figures"].items()}
             self.complete = self.is_over(manifest.step) and reported["complete"]
 
@@ -201,6 +201,6 @@ class Ending(Part):
 
 
 def kept(manifest: checkpoint.Manifest, key: str) -> dict[str, Any]:
-    """Returns what a manifest keeps under one key; nothing where a loop of one's own kept something else there."""
+    """Returns a manifest's dictionary under a key; empty if a custom loop stored something else there."""
     value = manifest.extra.get(key)
     return value if isinstance(value, dict) else {}

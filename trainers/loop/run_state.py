@@ -28,7 +28,7 @@ from trainers.workdir import Workdir
 
 
 class RunState:
-    """What is learnt, the metric line in flight, the step, and the named parts of a run.
+    """Variables, pending metric sums, the step, and the named parts of a run.
 
     `takes` is what takes the steps of a chunk in another way than one by one, if anything does.
     """
@@ -63,26 +63,26 @@ class RunState:
         self.peers = peers_of(backend)
         self.saves = checkpoint.Saves(workdir.checkpoints, keep=settings.keep, peers=self.peers)
         self.step = 0
-        self.unsaved_restart = False  # of the optimizers, at the newest checkpoint
+        self.unsaved_restart = False  # whether optimizers restarted at the newest checkpoint
 
     @property
     def finished(self) -> bool:
-        """Says whether there is no step left to do."""
+        """Returns whether the run is over."""
         return self.ending.is_over(self.step)
 
     @property
     def outcome(self) -> str:
-        """Says how a finished run ended."""
+        """Describes how a finished run ended."""
         stopped = self.ending.stopped
         return FINISHED if stopped is None else f"stopped at step {self.step}: {stopped}"
 
     @property
     def best(self) -> Best | None:
-        """Returns the best checkpoint that is kept; the chief alone knows it."""
+        """Returns the best checkpoint, if one is kept; known only to the chief."""
         return self.saves.keeper.best(self.step)
 
     def check_replicas(self) -> None:
-        """Raises a `DriftError`, on all workers, where replicas no longer hold the same variables."""
+        """Raises a `DriftError` on all workers if replicas hold different values of a variable."""
         try:
             self._check_drift()
         except DriftError:
@@ -91,11 +91,11 @@ class RunState:
             raise
 
     def save(self, *, warn: Callable[[str], None] = print) -> Path:
-        """Begins to save a checkpoint of this moment; returns where it is stored once it is written.
+        """Starts to save a checkpoint of this step; returns its future path.
 
-        Every worker calls it; of what is sharded each writes parts.
+        Every worker calls it, and writes its shards, if any.
         """
-        self.check_replicas()  # what has drifted apart isn't worth keeping
+        self.check_replicas()  # diverged replicas aren't saved
         if unfit := self.unfit():
             raise NotFiniteError(unfit)
         extra = {key: value for part in self.parts for key, value in part.state(self.step).items()}
@@ -115,7 +115,7 @@ class RunState:
         )
 
     def unfit(self) -> str | None:
-        """Says what of this moment isn't finite and so isn't worth keeping, if anything."""
+        """Returns a text on a non-finite variable, which prevents saving, or None."""
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
                 return (
@@ -132,7 +132,7 @@ class RunState:
     def restore(self, manifest: checkpoint.Manifest, *, optimizers: bool = True) -> bool:
         """Resumes from a checkpoint; returns whether its metric line in flight resumes as well.
 
-        What it holds of `optimizers` is left there if they are to begin anew, which may be others than they were.
+        Without `optimizers`, their state isn't restored; they may then differ from the checkpoint's.
         """
         for part in self.parts:
             part.check(manifest)
@@ -151,7 +151,7 @@ class RunState:
         return same
 
     def go_back(self, manifest: checkpoint.Manifest) -> None:
-        """Resumes from an earlier checkpoint with the examples that come next: those since then are passed over."""
+        """Resumes from an earlier checkpoint with the next examples; those since then are skipped."""
         rollbacks = self.passed_over.rollbacks
         examples, stream = self.input.examples_before(self.step), self.input.kept(self.step)
         self.hook_states.begin_again(manifest)
@@ -164,7 +164,7 @@ class RunState:
         self.passed_over.rollbacks = max(rollbacks, self.passed_over.rollbacks) + 1
 
     def restart_optimizers(self) -> None:
-        """Has all optimizers begin anew from the weights as they are, the outer rule of local steps among them."""
+        """Resets the state of all optimizers, including the outer one of local steps."""
         for optimizer in self.optimizers:
             optimizer.restart()
 
@@ -178,7 +178,7 @@ class RunState:
         self.beginnings.record[RESTART] = {"step": self.step}
         if not manifest.extra.get(AVERAGES):
             return True
-        self.ending.measured = self.step, {}  # by other averages
+        self.ending.measured = self.step, {}  # with other averages
         self.unsaved_restart = checkpoint.kept_of(manifest.extra).get("best", {}).get("step") == self.step
         return not self.unsaved_restart
 

@@ -1,4 +1,4 @@
-"""How fast a run is: the speed and the learning rates of a metric line, and the gauges of a terminal between lines."""
+"""Speed, learning rates and memory of a run, for metric lines and for the terminal between them."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ from core.task.loss import GRADIENT_NORM, Sums, means
 from trainers.hooks.base import ChunkHook, Run
 
 WAIT = "data"  # the section that waits for data
-PAUSES = ("hook", "evaluation", "save")  # those in which nothing is trained
-STATISTICS = Path("/proc/self/statm")  # sizes of this process in pages, that of what is in memory second
-SECONDS = 0.2  # that measuring a peak may take, beyond its first product
-PRODUCTS = 4  # one after the other, so that a device is told once for all
+PAUSES = ("hook", "evaluation", "save")  # sections without training
+STATISTICS = Path("/proc/self/statm")  # sizes of this process in pages; the second is resident
+SECONDS = 0.2  # limit for measuring a peak, after the first product
+PRODUCTS = 4  # in sequence per call, to amortise the call
 
 
 class Meter:
-    """Times training from one metric line to the next, without its pauses."""
+    """Times training between metric lines, without its pauses."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock = clock
@@ -37,7 +37,7 @@ class Meter:
     def section(self, name: str) -> Iterator[None]:
         """Times a section of the run: a wait for data, or a pause of the training; others count as training.
 
-        Within a pause everything belongs to it.
+        Sections within a pause count as part of it.
         """
         began, outermost = self.clock(), self._pause_began is None
         if name in PAUSES and outermost:
@@ -59,26 +59,26 @@ class Meter:
         }
 
     def take(self, examples_per_step: int) -> dict[str, float]:
-        """Returns the same; then starts anew."""
+        """Returns the same, and restarts."""
         figures = self.figures(examples_per_step)
         self.steps, self._began, self._waited, self._paused = 0, self._now(), 0.0, 0.0
         return figures
 
     def _now(self) -> float:
-        """Returns the time at which training last went on."""
+        """Returns the time at which training last continued."""
         return self.clock() if self._pause_began is None else self._pause_began
 
 
 def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
-    """Returns the weighted means of updates' sums: those of one update by their own names, of several by phase.
+    """Returns the weighted means of updates' sums; with several updates, names begin with the phase.
 
-    Of two updates, the norms of their gradients are compared as well: the second's over the first's.
+    With two updates, adds the ratio of their gradient norms, the second's over the first's.
     """
     if len(sums) == 1:
         return means(next(iter(sums.values())))
     found = {f"{phase}/{name}": x for phase, figures in sums.items() for name, x in means(figures).items()}
     first, *others = (found[f"{phase}/{GRADIENT_NORM}"] for phase in sums)
-    if len(others) == 1 and first > 0.0:  # of two players, does one run away from the other?
+    if len(others) == 1 and first > 0.0:  # shows whether one of two players dominates
         found[f"{GRADIENT_NORM}_ratio"] = others[0] / first
     return found
 
@@ -86,7 +86,7 @@ def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
 def rate_figures(
     optimizers: Mapping[str, Optimizer], *, outer: Optimizer | None = None
 ) -> Callable[[], dict[str, float]]:
-    """Returns a function that reads them: that of one optimizer as `learning_rate`, those of several by phase.
+    """Returns a function that reads learning rates; with several optimizers, names begin with the phase.
 
     The rate of the `outer` rule of local steps is `outer/learning_rate`.
     """
@@ -102,7 +102,7 @@ def rate_figures(
 
 
 class Gauge:
-    """A figure that is read when it is shown."""
+    """A value that is read when it is displayed."""
 
     def __init__(self, read: Callable[[], float]):
         self._read = read
@@ -112,7 +112,7 @@ class Gauge:
 
 
 class Gauges(ChunkHook):
-    """Shows at a terminal how fast the run is, how well it uses its devices, and what memory it takes."""
+    """Shows speed, utilisation and memory of the run at a terminal."""
 
     def __init__(self, meter: Meter, global_batch_size: int, program: Callable[[], object]):
         """`program` returns the traced chunk of steps, once there is one."""
@@ -120,7 +120,7 @@ class Gauges(ChunkHook):
         self._gauges: Mapping[str, Gauge] | None = None
 
     def begin(self, run: Run) -> None:
-        """Measures the devices' peak, in a moment; the chief of asynchronous training has none at work."""
+        """Measures the devices' peak speed; not in the chief of asynchronous training, which has none."""
         run.telemetry.progress(run.step)
         if not run.telemetry.live:
             return
@@ -143,7 +143,7 @@ class Gauges(ChunkHook):
 
 
 def memory_in_use() -> float:
-    """Returns the bytes that this process holds: of its GPUs' memory where it has any, else of the machine's."""
+    """Returns the bytes in use by this process: on its GPUs if it has any, else in main memory."""
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         return float(sum(tf.config.experimental.get_memory_info(gpu.name)["current"] for gpu in gpus))
@@ -151,7 +151,7 @@ def memory_in_use() -> float:
 
 
 def measured_peak(devices: Sequence[str]) -> float:
-    """Returns how many operations in a second these devices have done at best, multiplying large matrices in float32.
+    """Measures the peak operations per second of these devices, with large float32 matrix products.
 
     CPU devices of one process share its cores: they count as one.
     """
@@ -170,7 +170,7 @@ def measured_peak(devices: Sequence[str]) -> float:
 
 
 def best_seconds(fn: Callable[..., tf.Tensor], *given: tf.Tensor, within: float = SECONDS) -> float:
-    """Times a traced `fn`, which returns one number, again and again `within` so many seconds."""
+    """Returns the shortest time of a call of a traced `fn`, which returns one number, `within` this many seconds."""
     traced: Any = tf.function(fn, autograph=False).get_concrete_function(*map(tf.TensorSpec.from_tensor, given))
     traced(*given).numpy()
     began, best = time.perf_counter(), float("inf")

@@ -1,8 +1,8 @@
-"""Notices a section of the run that shows no life: a hook in an endless loop, a file system that never answers.
+"""Watchdog: notices a section of the run without progress, such as an endless hook or a hanging file system.
 
-Heartbeats between workers come from a thread, and go on while the main thread hangs; the scheduler sees a process that
-runs. So the main thread says what it begins, and each time that it gets ahead, and a thread of its own looks whether it
-still does. It learns meanwhile how long each section is silent when all is well.
+Heartbeats between workers come from a thread, and continue while the main thread hangs. So the main thread reports each
+section and its progress, and a watchdog thread checks these reports. It also learns the longest normal pause of each
+section.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ from typing import NamedTuple
 from core.signals import held_back
 from trainers.options.deadlines import Limits
 
-MOST_PAUSE = 10.0  # seconds between two looks
+MOST_PAUSE = 10.0  # seconds between two checks
 
 
-# Enters a section of the run by its name and what it does.
+# Enters a section of the run, given its name and a description.
 Section = Callable[[str, str], contextlib.AbstractContextManager[None]]
-# A sign of life, told apart from others by identity: the section that it comes from, and what that does.
+# A progress report, compared by identity: the section, and what it does.
 Life = tuple[str, str]
 
 
 class Hang(NamedTuple):
-    """A silence that was too long."""
+    """A pause that was too long."""
 
     section: str
     what: str
@@ -33,7 +33,7 @@ class Hang(NamedTuple):
 
 
 class Watchdog:
-    """Is told which section begins, and how it goes on. Until it is woken, that is all."""
+    """Records the current section and its progress; checks them while it is `awake`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -42,30 +42,30 @@ class Watchdog:
         self._asleep = threading.Event()
 
     def begin(self, section: str, what: str) -> None:
-        """Notes that a section of `trainers.options.deadlines.LEAST` begins, as cheaply as can be."""
+        """Records that a section of `trainers.options.deadlines.LEAST` begins, at little cost."""
         self._ended.add(self._life)
         self._life = (section, what)
 
     @contextlib.contextmanager
     def section(self, section: str, what: str) -> Iterator[None]:
-        """Notes that a section begins, and at its end that the one around it resumes.
+        """Records that a section begins, and at its end that the outer one resumes.
 
-        An error leaves the section as it is: all that the process does on its way out counts as part of it.
+        After an error the section stays: the rest of the process counts as part of it.
         """
         outer = self._life
         self.begin(section, what)
         yield
         self._ended.add(self._life)
-        self._life = (outer[0], outer[1])  # a new sign of life
+        self._life = (outer[0], outer[1])  # a new progress report
 
     def alive(self) -> None:
-        """Notes that the section gets ahead."""
+        """Records progress of the section."""
         section, what = self._life
         self._life = (section, what)
 
     @property
     def doing(self) -> str:
-        """Says what is going on."""
+        """Describes the current activity."""
         return self._life[1]
 
     @contextlib.contextmanager
@@ -77,10 +77,10 @@ class Watchdog:
         beside: Sequence[Callable[[], Life | None]] = (),
         is_waiting: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """Calls `on_hang` once, in a thread, with the section that has shown no life for too long.
+        """Calls `on_hang` once, in a thread, with a section that has shown no progress for too long.
 
-        `beside` return the last signs of life of other threads, while these are at work. What is learnt doesn't count
-        for who `is_waiting` for another process.
+        `beside` return the last progress reports of other threads while these work. Pauses of a thread that
+        `is_waiting` for another process aren't learnt.
         """
         shortest = limits.shortest
         if shortest is None:
@@ -91,7 +91,9 @@ class Watchdog:
         silences = [_Silence(look, longest) for look in (lambda: self._life, *beside)]
         arguments = (min(MOST_PAUSE, shortest / 8), silences, limits, on_hang, is_waiting)
         watch = threading.Thread(target=self._watch, args=arguments, daemon=True, name="watchdog")
-        with held_back(signal.SIGTERM):  # by this thread for good: TensorFlow, while it connects, would have it
+        with held_back(
+            signal.SIGTERM
+        ):  # for this thread's whole life: TensorFlow would take the signal while it connects
             watch.start()
         try:
             yield
@@ -109,7 +111,7 @@ class Watchdog:
         looked = self._clock()
         while not self._asleep.wait(pause):
             now = self._clock()
-            # Where this thread itself was late, the process was stopped, or starved, or the machine slept.
+            # If this thread itself was late, the process was stopped or starved, or the machine slept.
             late, looked = now - looked > 2 * pause, now
             for silence in silences:
                 if (found := silence.look(now, late=late)) is None:
@@ -122,18 +124,18 @@ class Watchdog:
 
 
 class _Longest:
-    """The longest silence of each section; of hooks, of each of them."""
+    """The longest pause of each section, and of each hook."""
 
     def __init__(self, ended: set[Life]):
         self._ended, self._seconds = ended, dict[str, float]()
 
     def note(self, life: Life, seconds: float) -> None:
-        """Notes how long a silence was that is over."""
+        """Records the length of a pause that has ended."""
         learner = _learner(life)
         self._seconds[learner] = max(self._seconds.get(learner, 0.0), seconds)
 
     def of(self, life: Life) -> float | None:
-        """Returns the longest one; None of what has never ended, 0 where nobody looked meanwhile."""
+        """Returns the longest pause; None if the section has never ended, 0 if it was never checked."""
         learner = _learner(life)
         unseen = 0.0 if any(_learner(each) == learner for each in self._ended.copy()) else None
         return self._seconds.get(learner, unseen)
@@ -145,7 +147,7 @@ def _learner(life: Life) -> str:
 
 
 class _Silence:
-    """How long one thread has shown no sign of life."""
+    """The time since a thread's last progress."""
 
     def __init__(self, last_sign: Callable[[], Life | None], longest: _Longest):
         self._last_sign, self._longest = last_sign, longest
@@ -153,7 +155,7 @@ class _Silence:
         self._since = 0.0
 
     def look(self, now: float, *, late: bool) -> tuple[Life, float, float | None] | None:
-        """Returns the last sign, how long ago it was, and the longest silence of its section, where that is known."""
+        """Returns the last report, its age, and the longest pause of its section, if known."""
         life = self._last_sign()
         if life is not self._seen or late:
             if self._seen and not late:

@@ -1,1 +1,1 @@
-"""One mode a file: `run(session)` does it and returns the exit code."""
+"""One mode per file: `run(session)` runs it and returns the exit code."""

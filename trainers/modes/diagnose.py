@@ -8,7 +8,7 @@ from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Prints what it found and writes it as `diagnosis.json`; what it trains goes nowhere."""
+    """Prints the results and writes them to `diagnosis.json`; the trained weights are discarded."""
     with in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
         _refuse_what_has_no_parts(trainer)
@@ -17,7 +17,7 @@ def run(session: Session) -> int:
 
 
 def _refuse_what_has_no_parts(trainer: Trainer) -> None:
-    """Refuses steps that can't be taken apart."""
+    """Raises an error for steps that can't be split into parts."""
     backend = trainer.train_step.backend
     if not backend.separable:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""`--mode=dry_run`: what each device would hold in a step of training, and what would cross between devices."""
+"""`--mode=dry_run`: memory of each device and communication between devices in a training step."""
 
 from rich.console import Console
 from rich.table import Table
@@ -14,11 +14,11 @@ from trainers.performance.dry_run.time import how_long
 from trainers.session import Session
 from trainers.settings import Settings
 
-SHOWN = 3  # reasons for all-gathers, the largest
+SHOWN = 3  # the largest reasons for all-gathers
 
 
 def run(session: Session) -> int:
-    """Prints it, from shapes alone: nothing is computed, and no data need be there."""
+    """Prints the estimate, from shapes alone: nothing is computed, and no data is needed."""
     session.bind(required=[Experiment, Settings])
     if trains_by_servers():
         raise ConfigurationError(
@@ -57,7 +57,7 @@ def run(session: Session) -> int:
 
 
 def _crossing(build: DryBuild, figures: Figures) -> Table:
-    """Tabulates what crosses between devices in one step, or round of local steps."""
+    """Returns a table of the communication in one step, or round of local steps."""
     rounds = build.settings.local_steps
     when = f"in a round of {rounds} steps" if rounds else "in one step"
     table = Table(*build.paper.crossing, "times", "bytes", title=f"between {build.paper}, {when}: what each hands in")

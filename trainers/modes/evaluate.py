@@ -1,4 +1,4 @@
-"""`--mode=evaluate`: the newest checkpoint of the workdir, or another, on all that is held out."""
+"""`--mode=evaluate`: evaluates a checkpoint of the workdir on all held-out sources."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,11 +8,11 @@ from trainers.lifecycle.hang_exit import ending_where_it_hangs
 from trainers.runs.evaluations_file import differences, figures_at, keep
 from trainers.session import Session
 
-ROUNDING = 1e-4  # by which figures of the same weights may differ from machine to machine
+ROUNDING = 1e-4  # tolerance for metrics of the same weights on different machines
 
 
 def _compared(split: str, own: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
-    """Yields a warning for each figure that isn't what the run itself found, beyond rounding."""
+    """Yields a warning for each metric that differs from the run's own by more than rounding."""
     for name, apart in differences(own, found).items():
         if apart > ROUNDING:
             yield (
@@ -23,7 +23,7 @@ def _compared(split: str, own: Mapping[str, float], found: Mapping[str, float]) 
 
 
 def run(session: Session) -> int:
-    """Prints a line of figures for each source, and keeps them with those of the run."""
+    """Prints a line of metrics for each source, and adds them to the run's."""
     trainer = session.trainer()
     manifest = session.required_checkpoint()
     trainer.state.restore(manifest)

@@ -1,6 +1,6 @@
-"""`--mode=evaluate_continuously`: each checkpoint of a run that another process trains, until that run is over.
+"""`--mode=evaluate_continuously`: evaluates each checkpoint of a run that another process trains, until that ends.
 
-All that it knows lies in `evaluations.jsonl`: killed and started again, it evaluates what it hasn't kept figures of.
+Its only state is `evaluations.jsonl`: after a restart, it evaluates the checkpoints without metrics there.
 """
 
 import time
@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0  # between two looks at the folder
 
 
 def run(session: Session) -> int:
-    """Prints and keeps the figures of each checkpoint, once; ends when the run has."""
+    """Prints and records the metrics of each checkpoint, once; ends with the run."""
     with session.preemption.obeyed():
         beside = BesideARun(session)
     with session.preemption.granted(), ending_where_it_hangs(beside.trainer):
@@ -30,7 +30,7 @@ def run(session: Session) -> int:
 
 
 class BesideARun:
-    """Evaluates by its own process what another one trains."""
+    """Evaluates in this process what another one trains."""
 
     def __init__(self, session: Session, sleep: Callable[[float], object] = time.sleep):
         self._sleep = sleep
@@ -51,7 +51,7 @@ class BesideARun:
         self._events: TensorBoard | None = None
 
     def follow(self, timeout: int | None) -> None:
-        """Evaluates until the run is over; raises a `PeerLostError` where for `timeout` seconds nothing new comes."""
+        """Evaluates until the run ends; raises a `PeerLostError` after `timeout` seconds without anything new."""
         waited, said = 0.0, ""
         while True:
             ending = how_it_ended(self.workdir, self.trainer.steps)  # what it has saved until then is found below
@@ -78,7 +78,7 @@ class BesideARun:
                 waited += LOOK_SECONDS
 
     def evaluate(self, manifest: Manifest) -> None:
-        """Evaluates one checkpoint, and keeps its figures all at once; one that vanishes meanwhile is let go."""
+        """Evaluates one checkpoint, and records its metrics at once; skips one that is deleted meanwhile."""
         if changes := self.session.changes(manifest, self.trainer):
             raise ConfigurationError(
                 f"`{manifest.path}` is of a run of another configuration:\n{changes}\nGive the same `--gin_file` and "
@@ -101,7 +101,7 @@ class BesideARun:
         self._last = manifest.step
 
     def look(self) -> None:
-        """Shows a sign of life, and leaves if a signal has asked for it."""
+        """Reports progress to the watchdog, and raises a `PreemptedError` after a signal."""
         self.trainer.watchdog.alive()
         if self.session.preemption.signal is not None:
             raise PreemptedError(
@@ -114,14 +114,14 @@ _GOES_ON = (PreemptedError.exit_code, PeerLostError.exit_code, INTERRUPTED)  # t
 
 
 class NewCheckpoints:
-    """Finds the checkpoints of a run that nobody has dealt with, oldest first."""
+    """Finds new checkpoints of a run, oldest first."""
 
     def __init__(self, directory: Path, *, is_known: Callable[[Manifest], bool], warn: Callable[[str], None]):
         self._directory, self._is_known, self._warn = directory, is_known, warn
         self._done: set[tuple[int, int]] = set()  # by what the file system says of their folders
 
     def next(self) -> Manifest | None:
-        """Returns one that is whole; one that is damaged is named, and passed over until another takes its place."""
+        """Returns a complete checkpoint; warns of a damaged one, and skips it until it is replaced."""
         for _, path in reversed(checkpoints_in(self._directory)):
             folder = _folder(path)
             if folder is None or folder in self._done:
@@ -140,7 +140,7 @@ class NewCheckpoints:
 
 
 def is_there(manifest: Manifest) -> bool:
-    """Says whether a checkpoint is still what lies there, whole."""
+    """Returns whether a checkpoint is still there, complete and unchanged."""
     try:
         return verified(manifest.path) == manifest
     except DamagedError:
@@ -159,7 +159,7 @@ def how_it_ended(workdir: Workdir, steps: int) -> str | None:
 
 
 def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
-    """Says what there is to wait for, where the checkpoint of step `last` was the last one to come."""
+    """Describes what to wait for after the checkpoint of step `last`."""
     if not (workdir.path / "run.json").exists():
         return f"a run to begin in `{workdir.named}`"
     result = workdir.read_result()
@@ -168,7 +168,7 @@ def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
 
 
 def _folder(path: Path) -> tuple[int, int] | None:
-    """Returns what tells a folder from another one that takes its place; None where there is none."""
+    """Returns an identity of a folder, which its replacement doesn't have; None if it doesn't exist."""
     try:
         found = path.stat()
     except OSError:

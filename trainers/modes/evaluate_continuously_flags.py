@@ -8,7 +8,7 @@ FLAGS = {
     "timeout": (
         DEFINE_integer,
         None,
-        "seconds that `--mode=evaluate_continuously` waits for something new; by default any time",
+        "seconds that `--mode=evaluate_continuously` waits for a new checkpoint (default: no limit)",
     )
 }
 
@@ -16,4 +16,6 @@ FLAGS = {
 def check(flags: FlagValues) -> None:
     """Refuses to wait for no time at all."""
     if flags["timeout"].present and flags.timeout < 1:
-        raise ConfigurationError(f"`--timeout` is {flags.timeout}; it counts seconds: give 1 or more, or leave it out.")
+        raise ConfigurationError(
+            f"`--timeout` is {flags.timeout}; it is a number of seconds: give 1 or more, or remove it."
+        )

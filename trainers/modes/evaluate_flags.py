@@ -4,7 +4,7 @@ from absl.flags import DEFINE_string, FlagValues
 
 from core.errors import ConfigurationError
 
-FLAGS = {"checkpoint": (DEFINE_string, "newest", "which one evaluate, sample and export read: newest, best, or a step")}
+FLAGS = {"checkpoint": (DEFINE_string, "newest", "the checkpoint to read: newest, best, or a step")}
 
 
 def check(flags: FlagValues) -> None:

@@ -1,4 +1,4 @@
-"""`--mode=export`: what the task serves, with the weights of the newest checkpoint, for use without this project."""
+"""`--mode=export`: exports the task's serving functions with a checkpoint's weights, for use without this project."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from trainers.export.program import Program
 from trainers.options.sizes import size
 from trainers.session import Session
 
-# Where a run was trained and what it began with don't change what it has learnt, and nothing of that need be here.
+# The run's devices and initial weights don't affect its checkpoint, and needn't be available here.
 _HERE: dict[str, Any] = {
     "start_from": None,
     "strategy": None,
@@ -33,8 +33,8 @@ _HERE: dict[str, Any] = {
 
 
 def run(session: Session) -> int:
-    """Writes a folder with what `--format` names, and says how large each is."""
-    # On the CPU, whose products are exact, and which a run beside this one leaves room on.
+    """Writes a folder with the formats of `--format`, and prints their sizes."""
+    # On the CPU, which multiplies float32 exactly, and whose memory a training on the GPU leaves free.
     tf.config.set_visible_devices([], "GPU")
     flags = session.flags
     wanted = asked(flags.format, flags.weights)
@@ -83,7 +83,7 @@ def _check_alone() -> None:
 
 
 def restored(experiment: Experiment, manifest: checkpoint.Manifest) -> Task:
-    """Returns the task as evaluation reads it, from a checkpoint that may hold more than is learnt: figures, rounds."""
+    """Returns the task as evaluation reads it, from a checkpoint that may also contain metrics and rounds."""
     learnt = {path.partition("/")[0] for path in experiment.variables}
     others = {path.partition("/")[0] for path in manifest.variables} - learnt
     partial = [f"{name}/*" for name in sorted(others)]

@@ -7,9 +7,9 @@ from trainers.modes import evaluate_flags
 from trainers.process.flags import refuse_address
 
 FLAGS = {
-    "format": (DEFINE_string, "saved_model", "what `--mode=export` writes: saved_model, tflite, or both with a comma"),
-    "weights": (DEFINE_string, "float32", "how an export keeps weights: float32, bfloat16 or int8"),
-    "export_dir": (DEFINE_string, None, "where an export is put; `export/<step>` in the workdir if left out"),
+    "format": (DEFINE_string, "saved_model", "format of `--mode=export`: saved_model, tflite, or both with a comma"),
+    "weights": (DEFINE_string, "float32", "type of exported weights: float32, bfloat16 or int8"),
+    "export_dir": (DEFINE_string, None, "the folder for an export (default: `export/<step>` in the workdir)"),
     **evaluate_flags.FLAGS,
 }
 

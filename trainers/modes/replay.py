@@ -1,4 +1,4 @@
-"""`--mode=replay`: does the step of a capsule again, eagerly, and names what isn't finite in it first."""
+"""`--mode=replay`: repeats the step of a capsule eagerly, and names its first non-finite value."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Trains to the step as the run did, takes it on one device under watch, and prints what went wrong where.
+    """Trains to the step as the run did, runs it on one device with an operation trace, and prints the finding.
 
     Ends as the run ended, or with 0 where the step is finite now.
     """
@@ -52,7 +52,7 @@ def run(session: Session) -> int:
 
 
 def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
-    """Takes the step with a copy of the task on the host: what lies on several devices is looked at on one."""
+    """Runs the step with a copy of the task on the host, so that sharded variables are on one device."""
     experiment, settings = trainer.experiment, trainer.settings
     assembly = assemble(experiment.make_host_task, one_device("CPU:0"))
     for path, variable in assembly.variables.items():
@@ -64,7 +64,7 @@ def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
 
 
 def _batch(trainer: Trainer, capsule: Capsule, path: Path, step: int) -> Batch:
-    """Returns what the step reads: of the capsule's own step, what it read then."""
+    """Returns the step's batch; for the capsule's own step, the recorded one."""
     now = trainer.input.batch_of(step)
     if step != capsule.step:
         return now

@@ -4,15 +4,15 @@ from absl.flags import DEFINE_string, FlagValues
 
 from core.errors import ConfigurationError
 
-FLAGS = {"capsule": (DEFINE_string, None, "the folder that a step which isn't finite has left, for `--mode=replay`")}
+FLAGS = {"capsule": (DEFINE_string, None, "the folder that a run wrote at a non-finite step, for `--mode=replay`")}
 
 
 def check(flags: FlagValues) -> None:
     """Refuses to begin without a capsule, or with a folder to write to."""
     if not flags.capsule:
         raise ConfigurationError(
-            "`--capsule` is missing: give the folder that the run has left, as "
+            "`--capsule` is missing: give the folder that the run wrote, as "
             "`--capsule=runs/digits_mlp/capsules/step-000000042`."
         )
     if flags.workdir:
-        raise ConfigurationError("`--workdir` has no effect with `--mode=replay`, which writes nothing: leave it out.")
+        raise ConfigurationError("`--workdir` has no effect with `--mode=replay`, which writes nothing: remove it.")

@@ -1,4 +1,4 @@
-"""`--mode=resume_check`: shows that a killed run, started again, is the run that was never killed, bit for bit."""
+"""`--mode=resume_check`: checks that a killed and resumed run is bit-identical to an uninterrupted one."""
 
 import json
 import math
@@ -22,14 +22,14 @@ from trainers.options.compile import CHOICE
 from trainers.session import Session
 from trainers.settings import Settings
 
-MEASURED = ("examples_per_second", "step_seconds", "data_wait")  # what no two runs share
+MEASURED = ("examples_per_second", "step_seconds", "data_wait")  # metrics that differ between any two runs
 _PYTHON = re.compile("^(phase `[^`]+` calls Python .+): no checkpoint keeps", re.MULTILINE)
-UNIT = 20  # steps, where the configuration leaves the chunk's length open
+UNIT = 20  # steps, if the configuration doesn't set the chunk's length
 
 
 def run(session: Session) -> int:
     """Trains eight units of steps, and again with a kill somewhere on the way; compares variables and metric lines."""
-    # Nothing is built here: a GPU is for the runs that are compared.
+    # Nothing is built here, so that the compared runs have the GPU.
     session.bind(required=[Experiment, Settings])
     if trains_by_servers():
         raise ConfigurationError(
@@ -41,8 +41,8 @@ def run(session: Session) -> int:
     repeats = bool(gin.get_bindings(Experiment, resolve_references=False).get("deterministic"))
     rounds = bound.get("local_steps") or 1
     unit = bound.get("chunk_steps") or rounds * math.ceil(UNIT / rounds)
-    kill_after = unit * random.SystemRandom().randint(4, 7)  # with a checkpoint to go on from
-    # The checkpoint falls in the middle of a metric line, so that the sums in flight are put to the test as well.
+    kill_after = unit * random.SystemRandom().randint(4, 7)  # after the checkpoint
+    # The checkpoint is in the middle of a metric line, to test the pending sums as well.
     intervals = {"steps": 8 * unit, "checkpoint_every": 4 * unit, "evaluate_every": 4 * unit, "log_every": 3 * unit}
     flags = [f"--gin_file={name}" for name in session.flags.gin_file]
     flags += [f"--gin_param={text}" for text in session.flags.gin_param]
@@ -50,7 +50,7 @@ def run(session: Session) -> int:
         intervals["keep_every"] = 4 * unit
     flags += [f"--gin_param=Trainer.{name} = {steps}" for name, steps in intervals.items()]
     if gin.get_bindings(EarlyStopping):
-        flags.append(f"--gin_param=EarlyStopping.every = {4 * unit}")  # what it sees has to be saved
+        flags.append(f"--gin_param=EarlyStopping.every = {4 * unit}")  # its evaluations need a checkpoint
     with tempfile.TemporaryDirectory() as scratch:
         whole, killed = Path(scratch) / "whole", Path(scratch) / "killed"
         print(f"training {8 * unit} steps without a stop", flush=True)
@@ -61,8 +61,8 @@ def run(session: Session) -> int:
         print(f"training again, with a checkpoint at step {4 * unit} and a SIGKILL after step {kill_after}", flush=True)
         _train([*flags, f"--kill_after_step={kill_after}"], killed, expected=-signal.SIGKILL)
         resumed = _train(flags, killed)
-        if f"going on from step {4 * unit}" not in resumed:
-            raise CheckpointError(f"the killed run began anew instead of going on from step {4 * unit}.")
+        if f"resuming from step {4 * unit}" not in resumed:
+            raise CheckpointError(f"the killed run started over instead of resuming from step {4 * unit}.")
         differences = list_differences(whole, killed)
         gpus = _on_gpus(whole)
     if differences:

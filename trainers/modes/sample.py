@@ -19,7 +19,7 @@ from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Writes files below `samples/` in the workdir: texts that go on from each `--prompt`, or images as PNG.
+    """Writes files below `samples/` in the workdir: texts that continue each `--prompt`, or images as PNG.
 
     The images are new ones, or one for each image of `--images=DIR`.
     """
@@ -75,7 +75,7 @@ def _write(trainer: Trainer, prompts: Sequence[str], folder: Path) -> int:
 
 def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     task = checked_translation(trainer.averaged.task)
-    # What is held out has the size that the networks see; what is trained on may be larger, to be cut.
+    # Held-out images have the size of the networks' inputs; training images may be larger, for cropping.
     known = trainer.experiment.shown_source
     check_feature(known, "a")
     source = image_folder(str(images), size=known.spec["a"].shape[0])

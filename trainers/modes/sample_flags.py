@@ -10,12 +10,12 @@ FLAGS = {
     "samples": (
         DEFINE_integer,
         64,
-        "how many images `--mode=sample` makes; of texts, how many for each prompt (1 if left out)",
+        "number of images that `--mode=sample` makes, or of texts per prompt (default: 1)",
     ),
     "prompt": (
         DEFINE_multi_string,
         [],
-        "the beginning of a text for `--mode=sample` to go on from; may be given several times",
+        "the beginning of a text for `--mode=sample` to continue; repeat for more",
     ),
     "images": (DEFINE_string, None, "a folder of images for `--mode=sample` to translate"),
     **evaluate_flags.FLAGS,
@@ -26,10 +26,10 @@ def check(flags: FlagValues) -> None:
     """Refuses values that mean nothing, and flags that leave others without effect."""
     evaluate_flags.check(flags)
     if flags["samples"].present and flags.images:
-        raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: leave it out.")
+        raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: remove it.")
     if flags.prompt and flags.images:
-        raise ConfigurationError("`--prompt` is for texts and `--images` for images: leave one of them out.")
+        raise ConfigurationError("`--prompt` is for texts and `--images` for images: remove one of them.")
     if flags.samples < 1:
-        raise ConfigurationError(f"`--samples` is {flags.samples}; it counts images or texts: give 1 or more.")
+        raise ConfigurationError(f"`--samples` is {flags.samples}; it is a number of images or texts: give 1 or more.")
     if flags.samples > MOST_SAMPLES:
         raise ConfigurationError(f"`--samples` is {flags.samples}; give at most {MOST_SAMPLES} at a time.")

@@ -1,4 +1,4 @@
-"""`--mode=summary`: what is trained, and by which phases, what isn't, and where all of it lives."""
+"""`--mode=summary`: lists all variables: trained by which phases or not, and their places."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FROZEN, UNTRAINED = "frozen", "untrained"
 
 
 def run(session: Session) -> int:
-    """Prints every variable with its shape and standing, the totals, and how training would go about it."""
+    """Prints every variable with its shape and training status, totals, and the plan of training."""
     with shapes_only():
         trainer = session.trainer()
     assembly, settings = trainer.experiment.assembly, trainer.settings
@@ -63,7 +63,7 @@ def _count(rows: Sequence[Standing]) -> int:
 
 
 def _collectives(trainer: Trainer) -> Table:
-    """Tabulates what crosses between the replicas in one step."""
+    """Returns a table of the communication between replicas in one step."""
     trainer.chunk.get_concrete_function()
     table = Table("phase", "what", "dtype", "bytes", title=f"between {trainer.train_step.exchange.replicas} replicas")
     table.columns[-1].justify = "right"

@@ -1,4 +1,4 @@
-"""`--mode=train`: trains, or goes on training."""
+"""`--mode=train`: trains, or resumes a training."""
 
 from trainers.errors.exit_report import after, exit_code_of, reason_of
 from trainers.lifecycle.start import record_failed_start
@@ -8,7 +8,7 @@ from trainers.session import Session
 
 
 def run(session: Session) -> int:
-    """Trains to the last step; of a start that fails, the folder tells why."""
+    """Trains to the last step; records the reason if the start fails."""
     if session.flags.eager:
         from trainers.modes.train_eagerly import take_eager_step
 

@@ -11,9 +11,9 @@ from trainers.trainer import Trainer
 
 
 def take_eager_step(session: Session) -> int:
-    """Takes the step that `--step` names, or the first, and prints its figures.
+    """Takes the step `--step`, or the first, and prints its metrics.
 
-    Those between the newest checkpoint at or before it and the step are taken as training takes them, but kept nowhere.
+    Steps between the newest earlier checkpoint and this one are trained as usual, but not saved.
     """
     step = session.flags.step
     trainer = _new_trainer(session) if step is None else _trainer_at(session, step)
@@ -57,7 +57,7 @@ def _trainer_at(session: Session, step: int) -> Trainer:
     else:
         warm_start(trainer)
     pass_steps(trainer, step - step % trainer.settings.round_steps)
-    trainer.progress.take_sums()  # the figures are to be those of the one step
+    trainer.progress.take_sums()  # the metrics of this step alone
     return trainer
 
 

@@ -1,4 +1,4 @@
-"""`--mode=tune`: which settings that change no number make this configuration faster, on this machine?"""
+"""`--mode=tune`: finds settings that make this configuration faster on this machine, without changing results."""
 
 import dataclasses
 import functools
@@ -19,12 +19,12 @@ from trainers.session import Session
 from trainers.trainer import Trainer
 from trainers.workdir import json_text
 
-LONGEST_CHUNK_SECONDS = 0.25  # chunks of slower steps are cut, or a turn would take too long
+LONGEST_CHUNK_SECONDS = 0.25  # chunks of slower steps are shortened to limit a turn
 FILE = "tune.json"
 
 
 def run(session: Session) -> int:
-    """Prints what it tried and the gin lines that are worth it, and keeps it as `tune.json`; it trains nothing."""
+    """Prints what it tried and the gin lines that help, and writes them to `tune.json`; trains nothing."""
     with session.preemption.obeyed(), in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
         refuse_what_cannot_be_tried(trainer)
@@ -34,7 +34,7 @@ def run(session: Session) -> int:
 
 
 class Tuning:
-    """One tuning: it makes the trials, tells what comes of them, and keeps that, complete or not."""
+    """One tuning: makes the trials, prints the results, and writes them, complete or not."""
 
     def __init__(self, session: Session, trainer: Trainer, folder: Path):
         self.preemption, self.trainer, self.path = session.preemption, trainer, folder / FILE
@@ -78,7 +78,7 @@ class Tuning:
         self._tell(search, complete=True)
 
     def _make(self, choice: Choice) -> Trial:
-        """Makes a trial of other settings, whose variables are as before the first step."""
+        """Makes a trial of other settings, in the state before the first step."""
         trainer = self.trainer
         experiment = trainer.experiment.on(trainer.experiment.strategy, choice.placements)
         settings = {"chunk_steps": self._chunk_steps, **choice.settings}
@@ -87,7 +87,7 @@ class Tuning:
         return Trial(Trainer(experiment, trainer.workdir, dataclasses.replace(trainer.settings, **settings)))
 
     def _look(self) -> None:
-        """Leaves if a signal has asked for it."""
+        """Raises a `PreemptedError` after a signal."""
         if self.trainer.agreement.any_worker(self.preemption.signal is not None):
             raise PreemptedError(
                 f"stopped by {self.preemption.name}; what was found until then is in `{self.path}`. Run the same "
@@ -111,7 +111,7 @@ class Tuning:
 
 
 def refuse_what_cannot_be_tried(trainer: Trainer) -> None:
-    """Refuses steps that other machines take."""
+    """Raises an error for steps that devices don't take together."""
     backend = trainer.train_step.backend
     if not backend.steps_here:
         raise ConfigurationError(

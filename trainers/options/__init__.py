@@ -1,1 +1,1 @@
-"""The values of `Trainer.*` and `Experiment.*`: checked, and in the form that the loop takes."""
+"""Values of `Trainer.*` and `Experiment.*`: checks, and conversion for the loop."""

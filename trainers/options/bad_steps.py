@@ -1,4 +1,4 @@
-"""What becomes of a bad step: one that isn't finite, or whose gradient is a spike."""
+"""Policies for bad steps: steps that aren't finite, or whose gradient is a spike."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ from core.errors import ConfigurationError, shown
 
 RAISE, SKIP, ROLLBACK = "raise", "skip", "rollback"
 MAX_SKIPS = MAX_ROLLBACKS = 3
-SPIKE_FACTOR = 10.0  # times the largest norm of late: docs/checkpoints.md
+SPIKE_FACTOR = 10.0  # relative to the largest recent norm: docs/checkpoints.md
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policies:
-    """The policies of `Trainer.*`; `None` is what isn't given."""
+    """The policies in `Trainer.*`; `None` means not given."""
 
     on_nonfinite: str
     on_spike: str | None
@@ -24,7 +24,7 @@ class Policies:
     spike_factor: float | None
 
     def check(self) -> None:
-        """Refuses what is no policy, and what would have no effect."""
+        """Raises an error for an unknown policy, or a setting without effect."""
         _check_choice("on_nonfinite", self.on_nonfinite, [RAISE, SKIP, ROLLBACK])
         if self.on_spike is not None:
             _check_choice("on_spike", self.on_spike, [SKIP, ROLLBACK])
@@ -35,13 +35,13 @@ class Policies:
             return
         if not (isinstance(factor, float | int) and not isinstance(factor, bool) and 1.0 < factor < math.inf):
             raise ConfigurationError(
-                f"`Trainer.spike_factor` is {shown(factor)}; a step is a spike whose gradient has so many times the "
-                "largest norm of late: give a number above 1, such as 10.0."
+                f"`Trainer.spike_factor` is {shown(factor)}; a gradient of this many times the largest recent norm "
+                "is a spike: give a number above 1, such as 10.0."
             )
         if self.on_spike is None:
             raise ConfigurationError(
                 "`Trainer.spike_factor` has no effect without `Trainer.on_spike`: give both (`Trainer.on_spike = "
-                "'skip'`), or leave it out."
+                "'skip'`), or remove it."
             )
 
     @property
@@ -51,16 +51,16 @@ class Policies:
 
     @property
     def skips(self) -> bool:
-        """Says whether any step may be left out."""
+        """Returns whether steps may be skipped."""
         return SKIP in self.by_kind.values()
 
     @property
     def rolls_back(self) -> bool:
-        """Says whether a run may go back to a checkpoint."""
+        """Returns whether the run may return to a checkpoint."""
         return ROLLBACK in self.by_kind.values()
 
     def skipping(self, train_step: TrainStep, assembly: Assembly) -> Skipping | None:
-        """Returns what takes the steps, if some of them may be left out, or a spike is to be seen."""
+        """Returns the object that takes steps if they may be skipped or spikes are detected; otherwise None."""
         self._check_backend(train_step.backend)
         if not (self.skips or self.on_spike):
             return None
@@ -87,6 +87,6 @@ def _check_choice(name: str, value: object, choices: list[str]) -> None:
 def _check_has_effect(name: str, value: int | None, *, when: bool, else_bind: str) -> None:
     if value is not None and not when:
         raise ConfigurationError(
-            f"`Trainer.{name}` has no effect where no policy is '{else_bind}': give `Trainer.on_nonfinite = "
-            f"'{else_bind}'` too, or leave it out."
+            f"`Trainer.{name}` has no effect unless a policy is '{else_bind}': give `Trainer.on_nonfinite = "
+            f"'{else_bind}'` too, or remove it."
         )

@@ -1,4 +1,4 @@
-"""Which checkpoints a run keeps, as a gin file says it, and how one of them is chosen."""
+"""Which checkpoints a run keeps, and how one of them is chosen."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ _BETTER = re.compile(r"(max|min) +(\S.*)")
 
 
 def better_of(text: object, name: str) -> Better:
-    """Returns what `name` is bound to: a figure of the evaluation, and which way it is better.
+    """Parses the value of `name`: a metric of the evaluation, and its direction.
 
     >>> better_of("min noisy/loss", "Trainer.keep_best")
     Better(way='min', figure='noisy/loss')
@@ -20,8 +20,8 @@ def better_of(text: object, name: str) -> Better:
     found = _BETTER.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         raise ConfigurationError(
-            f"`{name}` is {shown(text)}; it names a figure of the evaluation, and says first which way it is better: "
-            "give 'max accuracy', 'min loss', or 'min noisy/loss' of `Experiment.eval_sources['noisy']`."
+            f"`{name}` is {shown(text)}; it is a direction and a metric of the evaluation: give 'max accuracy', "
+            "'min loss', or 'min noisy/loss' of `Experiment.eval_sources['noisy']`."
         )
     return Better(found[1], found[2])
 
@@ -29,37 +29,37 @@ def better_of(text: object, name: str) -> Better:
 def check_keeping(
     keep_every: int | None, keep_best: str | None, *, checkpoint_every: int | None, evaluate_every: int | None
 ) -> None:
-    """Raises a `ConfigurationError` where what is to be kept would never be saved, or not at an evaluation."""
+    """Raises a `ConfigurationError` if checkpoints to keep would never be saved, or never evaluated."""
     if keep_every is not None and (checkpoint_every is None or keep_every % checkpoint_every):
         raise ConfigurationError(
             f"`Trainer.keep_every` is {keep_every}, which isn't a multiple of `Trainer.checkpoint_every` = "
-            f"{checkpoint_every}; what is kept has to be saved. Give it one."
+            f"{checkpoint_every}; only saved checkpoints can be kept. Give a multiple."
         )
     if keep_best is None or checkpoint_every is None:
         return
     if evaluate_every is None or checkpoint_every % evaluate_every:
         raise ConfigurationError(
             f"`Trainer.keep_best` is {shown(keep_best)}, and `Trainer.checkpoint_every` = {checkpoint_every} isn't a "
-            f"multiple of `Trainer.evaluate_every` = {evaluate_every}; which checkpoint is best is known of those that "
-            "were evaluated. Give both the same."
+            f"multiple of `Trainer.evaluate_every` = {evaluate_every}; only evaluated checkpoints can be the best. "
+            "Give both the same value."
         )
 
 
 def check_figure(better: Better, figures: Collection[str], name: str) -> None:
-    """Raises a `ConfigurationError` where no evaluation has the figure that `name` is bound to."""
+    """Raises a `ConfigurationError` if no evaluation has the metric in `name`."""
     if not figures:
         raise ConfigurationError(
-            f"`{name}` is {shown(str(better))}, and there is nothing to evaluate on: bind `Experiment.eval_source`."
+            f"`{name}` is {shown(str(better))}, but there is nothing to evaluate on: bind `Experiment.eval_source`."
         )
     if better.figure not in figures:
         raise ConfigurationError(
-            f"`{name}` is {shown(str(better))}, and no evaluation has the figure `{better.figure}`: there are "
+            f"`{name}` is {shown(str(better))}, but no evaluation has the metric `{better.figure}`: there are "
             f"{', '.join(f'`{figure}`' for figure in sorted(figures))}.{did_you_mean(better.figure, figures)}"
         )
 
 
 def chosen_checkpoint(workdir: Workdir, choice: str, newest: checkpoint.Manifest) -> checkpoint.Manifest:
-    """Returns the checkpoint that is chosen as in `--checkpoint`, every byte verified; the newest is at hand."""
+    """Returns the checkpoint that `--checkpoint` chooses, with every byte verified; `newest` is the newest one."""
     if choice == "newest":
         return newest
     if choice == "best":

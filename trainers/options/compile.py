@@ -1,25 +1,25 @@
-"""What `Trainer.compile` may say: what XLA compiles."""
+"""Values of `Trainer.compile`: what XLA compiles."""
 
 from collections.abc import Mapping
 
 from core.errors import ConfigurationError, did_you_mean, shown
 
 OFF, XLA, AUTO = "off", "xla", "auto"
-CHOICE = "compile.json"  # the file of a workdir that keeps what "auto" has chosen
-WORDS = {True: XLA, False: OFF}  # what was said before there were three
+CHOICE = "compile.json"  # the file in a workdir with the choice of "auto"
+WORDS = {True: XLA, False: OFF}  # values of old versions
 
 Compile = str | Mapping[str, str]
 
 
 def compile_words(given: object) -> Compile:
-    """Returns what was given for `Trainer.compile` as words: one for all, or one for each update that is named."""
+    """Normalises `Trainer.compile`: one word for all, or one for each named update."""
     if isinstance(given, Mapping):
         return {str(name): _word(value, f"`Trainer.compile` of `{name}`", (OFF, XLA)) for name, value in given.items()}
     return _word(given, "`Trainer.compile`", (OFF, XLA, AUTO))
 
 
 def what_to_compile(words: Compile) -> bool | list[str]:
-    """Returns what a `TrainStep` is told; of "auto", which is found out later, nothing."""
+    """Converts it for a `TrainStep`; "auto", which is decided later, becomes False."""
     if isinstance(words, Mapping):
         return [name for name, word in words.items() if word == XLA]
     return words == XLA

@@ -1,4 +1,4 @@
-"""How long each section of a run may show no life: given, or learnt from how long it has been silent so far."""
+"""Deadlines for progress of a run's sections: given, or derived from their longest pause so far."""
 
 import dataclasses
 import math
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from core.arguments import listed
 from core.errors import ConfigurationError, did_you_mean, shown
 
-TIMES = 10.0  # how many times its longest silence so far a section is given
-LEAST = {  # seconds that each is given in any case: compiling, a disk or a network may be slow once
+TIMES = 10.0  # times the longest pause so far
+LEAST = {  # lower bounds in seconds: compiling, a disk or a network may be slow once
     "set-up": 3600.0,
     "tracing": 3600.0,
     "data": 900.0,
@@ -21,13 +21,13 @@ LEAST = {  # seconds that each is given in any case: compiling, a disk or a netw
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Says what is too long a silence, in seconds; None is never.
+    """Deadlines in seconds; None means never.
 
-    `general` is the most that any section is given, and what one has that hasn't come to its end before; a set-up, for
-    which much may have to be read, is given an hour at least. `given` are those of sections by name: they stand.
+    `general` is the upper bound, and the deadline of a section that hasn't ended before. Set-up, which may read much,
+    has at least an hour. `given` are deadlines by section, which override all others.
     """
 
-    general: float | None = 3600.0  # no sane tracing, save or chunk of evaluation takes an hour
+    general: float | None = 3600.0  # no reasonable tracing, save or chunk of evaluation takes an hour
     given: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Limits:
             _check_time(f"Trainer.section_deadlines['{section}']", seconds)
 
     def of(self, section: str, longest: float | None) -> float | None:
-        """Returns the limit of a section whose `longest` silence so far is known, or isn't."""
+        """Returns the deadline of a section, given its `longest` pause so far, if known."""
         if section in self.given:
             return self.given[section]
         if self.general is None or longest is None:
@@ -54,18 +54,18 @@ class Limits:
         return min(self.general, max(LEAST[section], TIMES * longest))
 
     def reason(self, section: str, limit: float) -> str:
-        """Says why it is that one."""
+        """Returns the reason for a deadline."""
         if section in self.given:
             return f"`Trainer.section_deadlines['{section}']`"
         if limit == self.general:
             return "`Trainer.section_deadline`"
         if section == "set-up":
             return "no set-up should take that"
-        return f"{TIMES:g} times its longest silence so far, or {LEAST[section]:g} s where that is less"
+        return f"{TIMES:g} times its longest pause so far, at least {LEAST[section]:g} s"
 
     @property
     def shortest(self) -> float | None:
-        """Returns the shortest limit that a section can have; None where none has any."""
+        """Returns the shortest possible deadline; None if there is none."""
         found = [self.of(section, 0.0) for section in LEAST]
         return min((limit for limit in found if limit is not None), default=None)
 
@@ -75,6 +75,5 @@ def _check_time(name: str, seconds: object) -> None:
         return
     if not isinstance(seconds, float | int) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
         raise ConfigurationError(
-            f"`{name}` is {shown(seconds)}; it is a time in seconds: give a number above 0, or None, which waits for "
-            "ever."
+            f"`{name}` is {shown(seconds)}; it is a time in seconds: give a number above 0, or None for no deadline."
         )

@@ -1,4 +1,4 @@
-"""The operations that a device does in a second, where it can't be measured here."""
+"""Peak operations per second of devices that aren't present."""
 
 import gin
 
@@ -7,9 +7,9 @@ from core.errors import ConfigurationError, shown
 
 @gin.configurable("DryRun")
 def given_peak(*, peak: float | None = None) -> float | None:
-    """Returns how many operations a device does in a second at best, of devices that can't be measured here."""
+    """Returns the peak operations per second of a device that can't be measured here."""
     if peak is not None and not (isinstance(peak, float | int) and 0 < peak < float("inf")):
         raise ConfigurationError(
-            f"`DryRun.peak` is {shown(peak)}; it is what a device does in a second at best: give operations, as 312e12."
+            f"`DryRun.peak` is {shown(peak)}; it is a device's peak operations per second: give a number, as 312e12."
         )
     return peak

@@ -1,6 +1,6 @@
-"""The sources that a task is evaluated on: each by the split that its figures go to, and by the setting it comes from.
+"""Evaluation sources: each by the split of its metrics, and by the setting that names it.
 
-Two of them may well have one name, as two `.npz` files have; what is wrong with one is told by its setting.
+Two sources may have equal names, as two `.npz` files may; so errors name their settings.
 
 >>> setting_of("eval"), setting_of("eval/noisy")
 ('`Experiment.eval_source`', "`Experiment.eval_sources['noisy']`")
@@ -14,8 +14,8 @@ from core.data import Examples, Source, Stream, check_examples
 from core.errors import ConfigurationError, DataError, shown
 from core.task import Task
 
-EVAL = "eval"  # the split of what is held out; that of a source with a name goes on with it
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # it becomes part of names of figures and folders
+EVAL = "eval"  # the held-out split, and the prefix of named sources' splits
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # becomes part of names of metrics and folders
 
 
 def setting_of(split: str) -> str:
@@ -25,11 +25,11 @@ def setting_of(split: str) -> str:
 
 
 def by_split(eval_source: Source | None, eval_sources: Mapping[str, Source]) -> dict[str, Source]:
-    """Returns each source by its split; refuses streams, and names that figures and folders can't have."""
+    """Returns {split: source}; raises an error for streams, and for names that metrics and folders can't have."""
     for name in eval_sources:
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ConfigurationError(
-                f"`Experiment.eval_sources` calls a source {shown(name)}; its figures and their folder go by that "
+                f"`Experiment.eval_sources` calls a source {shown(name)}; its metrics and their folder have that "
                 "name: use letters, digits, `_`, `-` and `.`."
             )
     first = {} if eval_source is None else {EVAL: eval_source}
@@ -38,14 +38,14 @@ def by_split(eval_source: Source | None, eval_sources: Mapping[str, Source]) -> 
         check_examples(setting_of(split).strip("`"), source)
         if isinstance(source, Stream):
             raise ConfigurationError(
-                f"{setting_of(split)} is the stream `{source.name}`, but an evaluation takes each of a fixed "
-                "number of examples once: give a source, such as `@npz()` of a file with as many of them as you like."
+                f"{setting_of(split)} is the stream `{source.name}`, but an evaluation needs a fixed number of "
+                "examples: give a source, such as `@npz()` of a file with as many as you like."
             )
     return found
 
 
 def check_held_out(task: Task, trained: Examples, held_out: Mapping[str, Source]) -> None:
-    """Refuses what the task doesn't read, and tokens that mean something else than those that are trained on."""
+    """Raises an error for features that the task can't read, and for another tokenizer than in training."""
     for split, source in held_out.items():
         setting = setting_of(split)
         try:
@@ -62,9 +62,9 @@ def check_held_out(task: Task, trained: Examples, held_out: Mapping[str, Source]
 
 @contextlib.contextmanager
 def refused_by_its_shape(task: Task, trained: Examples, split: str, source: Source) -> Iterator[None]:
-    """Raises a `DataError` of what the task says of features that aren't shaped as those that are trained on.
+    """Raises a `DataError` for a task's error on features with other shapes than in training.
 
-    Others than those are fine where the task computes with them: a network of convolutions takes images of any size.
+    Other shapes are fine if the task can use them: a convolutional network takes images of any size.
     """
     try:
         yield
@@ -79,6 +79,6 @@ def refused_by_its_shape(task: Task, trained: Examples, split: str, source: Sour
         raise DataError(
             f"{setting_of(split)} has examples of another shape than `Experiment.train_source`, and "
             f"`{type(task).__name__}.evaluate` can't compute with them: the source `{source.name}` has "
-            f"{shapes}. Give it examples of the shape that is trained on. The first error is: "
+            f"{shapes}. Give it examples of the training shape. The first error is: "
             f"{str(error).strip().splitlines()[0]}"
         ) from error

@@ -1,10 +1,10 @@
-"""The largest number of anything, and numbers of bytes as people read them."""
+"""The upper limit of integers in settings, and formatting of byte counts."""
 
-MOST = 2**31 - 1  # of anything: steps times examples are then counted in 64 bits
+MOST = 2**31 - 1  # limit of integers, so that steps times examples fit in 64 bits
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes in the unit that fits.
+    """Formats a number of bytes in a fitting unit.
 
     >>> size(1000), size(3 * 2**30 // 2), size(1.5 * 2**40)
     ('1000 bytes', '1.5 GiB', '1.5 TiB')

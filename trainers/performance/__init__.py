@@ -1,1 +1,1 @@
-"""Programs timed side by side, and estimates of them: `--mode=diagnose`, `tune` and `dry_run`."""
+"""Timing and estimates of programs: `--mode=diagnose`, `tune` and `dry_run`."""

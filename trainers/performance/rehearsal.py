@@ -1,4 +1,4 @@
-"""Steps that are taken to see how long they take: a trainer's own, by its real input; what they learn goes nowhere."""
+"""Runs steps for timing with a trainer and its real input, and discards the result."""
 
 import contextlib
 import math
@@ -22,31 +22,31 @@ from trainers.session import Session
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
-REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 0.3, 3, 20.0  # of a stretch of training by real input
-FETCHED_AHEAD = 2  # chunks that were made while nobody ate them: one is there, one on its way
+REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 0.3, 3, 20.0  # for a section of training with real input
+FETCHED_AHEAD = 2  # chunks prefetched while none is used: one ready, one in progress
 
 
 class Rehearsal:
-    """A trainer whose steps are timed; what it learns is thrown away."""
+    """A trainer whose steps are timed and whose weights are discarded."""
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.chunk_steps = trainer, trainer.input.chunk_steps
         began = time.perf_counter()
         self.stacked: Any = next(trainer.input.chunks_from(0))
         self._whole = Program(trainer.programs.make(self.stacked), trainer.progress, trainer.train_step.backend)
-        self._seconds(self._whole, 0)  # what XLA compiles, it compiles at the first call
+        self._seconds(self._whole, 0)  # XLA compiles at the first call
         self.traced = time.perf_counter() - began
         round_steps = trainer.settings.round_steps
-        # Workers take as many steps as each other, though their clocks differ.
+        # All workers take equally many steps, although their clocks differ.
         seconds = min(self._seconds(self._whole, round_steps) for _ in range(2)) / round_steps
         (self.seconds_a_step,) = agreed([seconds], trainer.agreement)
 
     def real(
         self, seconds: float = REAL_SECONDS, *, chunks: int = REAL_CHUNKS, patience: float = PATIENCE_SECONDS
     ) -> tuple[float, float]:
-        """Trains by real input; returns what a step takes, and how long it waits for data.
+        """Trains with real input; returns the seconds of a step, and its wait for data.
 
-        It goes on for `seconds`, and for so many `chunks` at least, but not beyond its `patience`.
+        It runs for `seconds` and at least `chunks` chunks, but at most for `patience` seconds.
         """
         batches = self.trainer.input.chunks_from(0)
         calls = self.trainer.settings.parallel_calls
@@ -71,18 +71,18 @@ class Rehearsal:
         return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 
     def refuse_bad_step(self) -> None:
-        """Raises what ends a run whose step isn't finite, if one wasn't."""
+        """Raises the error for a non-finite step, if there was one."""
         bad_step = int(self.trainer.progress.bad_step)
         if bad_step != ALL_WELL:
             raise explain_bad_step(self.trainer.train_step, self.trainer.input, bad_step)
 
     def _take_chunk(self, stacked: Any, number: int) -> float:
-        """Takes a chunk's steps under numbers of the run, which phases that aren't due at each of them go by."""
+        """Runs a chunk with the run's step numbers, which phases with `every` depend on."""
         chunks = max(1, self.trainer.steps // self.chunk_steps)
         return self._seconds(self._whole, self.chunk_steps, stacked, first=number % chunks * self.chunk_steps)
 
     def _seconds(self, program: Program, steps: int, stacked: Any = None, *, first: int = 0) -> float:
-        """Times steps of a chunk, by default of the first one."""
+        """Times steps of a chunk, by default the first."""
         chunk = self.stacked if stacked is None else stacked
         repeatable = repeatable_or_refused(self.trainer.experiment.deterministic)
         with explained(self.trainer.input.source), repeatable, compiled_or_refused():
@@ -91,10 +91,10 @@ class Rehearsal:
 
 @contextlib.contextmanager
 def in_a_scratch_folder(session: Session) -> Iterator[Path]:
-    """Has all that a run would keep go to a folder that is removed at the end; returns that of the run."""
+    """Redirects all files of a run to a temporary folder, removed at the end; yields the run's own folder."""
     folder = session.workdir
     folder.create()
-    scratch = unfinished_folder(folder.path, os.getpid())  # of a process that was killed, a run removes it
+    scratch = unfinished_folder(folder.path, os.getpid())  # a later run removes it if this process is killed
     session.workdir = Workdir(scratch)
     try:
         session.workdir.create()
@@ -104,7 +104,7 @@ def in_a_scratch_folder(session: Session) -> Iterator[Path]:
 
 
 def divisor(number: int, *, most: int) -> int:
-    """Returns the largest divisor up to `most`, or 1: intervals are multiples of it as well.
+    """Returns the largest divisor up to `most`, or 1; intervals are multiples of it as well.
 
     >>> divisor(50, most=30), divisor(50, most=0)
     (25, 1)
@@ -112,11 +112,11 @@ def divisor(number: int, *, most: int) -> int:
     return max((n for n in range(1, min(number, most) + 1) if number % n == 0), default=1)
 
 
-NUMBERS_A_TEXT = 32  # of 512 bytes
+NUMBERS_A_TEXT = 32  # for texts of 512 bytes
 
 
 def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
-    """Returns the chief's numbers, to nine digits; every worker calls it with as many."""
+    """Returns the chief's numbers to nine digits; every worker passes equally many."""
     found = list[float]()
     for first in range(0, len(numbers), NUMBERS_A_TEXT):
         text = " ".join(f"{x:.9g}" for x in numbers[first : first + NUMBERS_A_TEXT])
@@ -125,19 +125,19 @@ def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
 
 
 def of_each_replica(numbers: Sequence[float], agreement: Agreement) -> list[float]:
-    """Returns of each replica the number that its own worker has for it."""
+    """Returns, for each replica, the number of its own worker."""
     own = _own(len(numbers))
     texts = [agreement.first_text(f"{x:.9g}" if i in own else None) for i, x in enumerate(numbers)]
     return [float(text or "nan") for text in texts]
 
 
 def later_elsewhere(alone: Sequence[float]) -> float:
-    """Returns by how much the slowest of all replicas is later than the slowest of this process."""
+    """Returns how much later the slowest of all replicas is than this process's slowest."""
     return max(alone, default=0.0) - max((alone[i] for i in _own(len(alone))), default=0.0)
 
 
 def _own(replicas: int) -> range:
-    """Returns which of all replicas are of this process."""
+    """Returns the indices of this process's replicas."""
     membership = joined()
     if membership is None:
         return range(replicas)

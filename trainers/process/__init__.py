@@ -1,1 +1,1 @@
-"""The command as a process: its flags, its streams, its signals, its exit."""
+"""The command's process: flags, streams, signals, exit."""

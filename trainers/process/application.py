@@ -1,4 +1,4 @@
-"""A command as a process: `absl.app.run` with our own answers and exit codes, and logging to the visible stderr."""
+"""Runs a command with `absl.app.run`, with this project's messages, exit codes and logging."""
 
 import atexit
 import functools
@@ -17,21 +17,21 @@ from trainers.errors.exit_report import report
 from trainers.process.signals import STOPPING
 from trainers.process.standard_streams import keep_streams
 
-TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # in the path of each of its files
+TENSORFLOW = os.path.join("", "tensorflow", "python", "")  # part of the path of each of its files
 COORDINATOR = os.path.join("coordinator", "cluster_coordinator.py")
 SAVER = "MultiDeviceSaver.save"
 Parsed = TypeVar("Parsed")
 
 
 def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]) -> NoReturn:
-    """Parses this process's command line, and ends with the exit code that `run` returns for the flags."""
+    """Parses the process's command line, runs the command, and exits with its exit code."""
     keep_streams()
     ending = list[int]()
-    atexit.register(_leave, ending)  # before others are, so that it is called after them
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is somebody to catch it
+    atexit.register(_leave, ending)  # registered first, so that it runs last
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is caught
 
     def flags_parser(arguments: Sequence[str]) -> Parsed:
-        flags.FLAGS.mark_as_parsed()  # absl wants it; its own flags keep their defaults
+        flags.FLAGS.mark_as_parsed()  # required by absl; its flags keep their defaults
         try:
             return parse(arguments[1:])
         except ConfigurationError as error:
@@ -41,10 +41,10 @@ def run_app(parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], in
 
 
 def _run(run: Callable[[Parsed], int], ending: list[int], parsed: Parsed) -> int:
-    """Runs the command, and leaves at once where TensorFlow's threads would wait for workers who may be gone."""
+    """Runs the command; exits at once if TensorFlow's threads might wait for lost workers."""
     try:
         code = run(parsed)
-    except Exception:  # a user's own mistake: shown whole, and then the way out is the same
+    except Exception:  # an error in user code: shown with its traceback
         traceback.print_exc()
         code = TapeloopError.exit_code
     except KeyboardInterrupt as interruption:
@@ -53,17 +53,17 @@ def _run(run: Callable[[Parsed], int], ending: list[int], parsed: Parsed) -> int
     sys.stderr.flush()
     if code == PeerLostError.exit_code or _is_worker():
         os._exit(code)
-    for number in STOPPING:  # all is said and written, and the code stands: a signal can but hasten the end
+    for number in STOPPING:  # all is written: a signal only hastens the exit
         signal.signal(number, lambda *_: os._exit(code))
     ending.append(code)
     return code
 
 
 def _leave(ending: list[int]) -> None:
-    """Leaves with the exit code, if there is one, when all that was to be called at the end has been.
+    """Exits with the exit code, if there is one, after all other exit handlers.
 
-    What Python does afterwards can last for ever: it stops its threads, and then waits, as it frees a data set, for one
-    that reads ahead by Python's code.
+    Python's own shutdown can block for ever: it stops its threads, and then waits for a data set's prefetch thread that
+    needs Python.
     """
     if ending:
         standard_logging.shutdown()
@@ -73,26 +73,26 @@ def _leave(ending: list[int]) -> None:
 
 
 def _is_worker() -> bool:
-    """Returns whether this process has met others; asked without importing TensorFlow for it."""
+    """Returns whether this process has joined other workers, without importing TensorFlow."""
     workers = sys.modules.get("core.cluster")
     return workers is not None and workers.joined() is not None
 
 
 def start_logging(verbosity: int) -> None:
-    """Sends what is logged to whatever `sys.stderr` is at that moment, up to `verbosity`."""
-    flags.FLAGS.mark_as_parsed()  # or absl would say with the first line that they aren't
-    flags.FLAGS["logtostderr"].value = True  # without it absl's handler keeps the `sys.stderr` of its import
+    """Sends log lines to the current `sys.stderr`, up to `verbosity`."""
+    flags.FLAGS.mark_as_parsed()  # avoids a warning of absl at the first line
+    flags.FLAGS["logtostderr"].value = True  # otherwise absl's handler keeps the `sys.stderr` of its import
     logging.use_absl_handler()
     logging.set_verbosity(verbosity)
     logging.get_absl_handler().addFilter(_is_wanted)
-    standard_logging.getLogger("tensorflow").handlers.clear()  # with one of its own it would say everything twice
+    standard_logging.getLogger("tensorflow").handlers.clear()  # avoids duplicate lines
 
 
 def _is_wanted(record: standard_logging.LogRecord) -> bool:
-    """Returns false for what TensorFlow tells at absl's default verbosity, and for what nobody can do anything about.
+    """Returns False for TensorFlow's routine messages, and for warnings without a remedy.
 
-    The former is each reduction, each checkpoint. The latter is that a save of what lies on several servers is traced
-    anew each time, and what the coordinator says at length of a lost worker, where the chief says it in a line.
+    Routine are messages on each reduction and checkpoint. Without a remedy are the retracing of saves from several
+    servers, and the coordinator's long messages on a lost worker, which the chief reports in one line.
     """
     if TENSORFLOW not in record.pathname or logging.level_debug():
         return True
@@ -103,7 +103,7 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
 def command_of(
     parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]
 ) -> Callable[[Sequence[str]], int]:
-    """Returns the command as a function of the words after its name, which returns the exit code."""
+    """Returns the command as a function of command-line words that returns the exit code."""
 
     def main(words: Sequence[str]) -> int:
         try:
@@ -116,6 +116,6 @@ def command_of(
 
 
 def refuse(error: ConfigurationError) -> int:
-    """Prints what is wrong with the flags; returns the exit code."""
+    """Prints the mistake in the flags; returns the exit code."""
     print(f"error: {as_said(str(error))}", file=sys.stderr)
     return error.exit_code

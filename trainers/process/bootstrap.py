@@ -1,4 +1,4 @@
-"""The first thing that a command does, before it imports anything that takes its time or may be missing."""
+"""Prepares a command's process before slow imports, and before imports that may fail."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ from trainers.process.signals import STOPPING, WISHES
 
 
 def begin(*packages: str) -> None:
-    """Lets signals end the process at once with their exit code, and a missing absl, or package, with a paragraph."""
+    """Makes signals end the process at once with their exit code, and a missing package an error of one paragraph."""
     for number in STOPPING:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` leaves SIGHUP
+        if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _leave)
     for number in WISHES:
-        signal.signal(number, signal.SIG_IGN)  # there is nothing to save yet, and by default it kills
+        signal.signal(number, signal.SIG_IGN)  # nothing to save yet, and the default action kills
     try:
         import_packages("absl.app", "absl.flags", "absl.logging", *packages)
     except ConfigurationError as error:
@@ -25,6 +25,6 @@ def begin(*packages: str) -> None:
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    """Ends the process without an exception, for which half an import is no place."""
+    """Ends the process without an exception, which would be unsafe within an import."""
     os.write(2, f"error: stopped by {signal.Signals(number).name}. Run the same command again.\n".encode())
     os._exit(INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code)

@@ -1,7 +1,7 @@
-"""Flags as absl defines and parses them, with our own answers: a mistake is one paragraph, help ends with 0.
+"""Parses flags with absl; a mistake is an error of one paragraph, and help exits with 0.
 
-A command defines its flags on a `FlagValues` that it is given, never on `absl.flags.FLAGS`, so that one process parses
-as often as it likes, and the flags of several commands:
+A command defines its flags on the `FlagValues` that it is given, never on `absl.flags.FLAGS`. So one process can parse
+repeatedly, with the flags of several commands:
 
 >>> from absl import flags
 >>> def define(flag_values):
@@ -44,9 +44,9 @@ def parse_flags(
     bare: str = "",
     define_more: Callable[[FlagValues], None] = lambda flag_values: None,
 ) -> FlagValues:
-    """Returns the flags that a command line gives; raises a `ConfigurationError` for a mistake in it.
+    """Parses a command line to flags; raises a `ConfigurationError` for a mistake.
 
-    `usage` heads the help, and `hint` is added to what is said of a flag that doesn't exist. `bare` names the flag that
+    `usage` heads the help, and `hint` is appended to the error for an unknown flag. `bare` is the flag that takes words
     a word without one gives a value to. `define_more` defines flags that are needed seldom: for help, and as soon as a
     name isn't known without them.
     """
@@ -63,14 +63,14 @@ def refuse_address(flags: FlagValues, name: str) -> None:
     folder = str(flags[name].value or "")
     if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", folder):
         raise ConfigurationError(
-            f"`--{name}` is {folder!r}: files are kept in a folder of this machine, and nothing is written to "
-            f"`{scheme[0]}`. Mount it as a folder, or name another and copy it there afterwards."
+            f"`--{name}` is {folder!r}: files are written to a local folder, and not to "
+            f"`{scheme[0]}`. Mount it as a folder, or give another and copy the files afterwards."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Hands absl one flag at a time, so that an error says which one is wrong, and in which file."""
+    """Passes flags to absl one at a time, so that errors name the flag and its file."""
 
     flag_values: FlagValues
     hint: str
@@ -78,7 +78,7 @@ class _Reader:
     define_more: Callable[[FlagValues], None]
 
     def read(self, words: Sequence[str], files: tuple[Path, ...] = ()) -> None:
-        """Reads a command line, or the lines of the last of `files`, which are open."""
+        """Reads a command line, or the lines of the last of the open `files`."""
         rest, given = collections.deque(words), set()
         while rest:
             word = rest.popleft()
@@ -86,7 +86,7 @@ class _Reader:
                 word = f"--{self.bare}={word}"
             flag = self._find(word)
             if flag.name in given and not isinstance(flag, flags.MultiFlag):
-                raise ConfigurationError(f"`--{flag.name}` is given a second time, as `{word}`: keep one of them.")
+                raise ConfigurationError(f"`--{flag.name}` is given twice, the second time as `{word}`: keep one.")
             given.add(flag.name)
             if "=" not in word and not flag.boolean:
                 if not rest or rest[0].startswith("--"):
@@ -94,7 +94,7 @@ class _Reader:
                 word = f"{word}={rest.popleft()}"
             value = word.partition("=")[2]
             if "=" in word and not value.strip(" "):
-                raise ConfigurationError(f"`{word}` has an empty value: give it one, or leave the flag out.")
+                raise ConfigurationError(f"`{word}` has an empty value: give one, or remove the flag.")
             if flag.name == "flagfile":
                 self._read_file(Path(value).expanduser(), files)
             else:
@@ -107,9 +107,7 @@ class _Reader:
             self.define_more(self.flag_values)
         if not word.startswith("-") or not name:
             known = f" Did you mean `--{word}`?" if name in self.flag_values else ""
-            raise ConfigurationError(
-                f"`{word}` belongs to no flag: a value stands behind its flag's name and a `=`.{known}"
-            )
+            raise ConfigurationError(f"`{word}` belongs to no flag: write a value as `--flag=value`.{known}")
         if name in self.flag_values:
             return self.flag_values[name]
         positive = name.removeprefix("no")
@@ -132,16 +130,16 @@ class _Reader:
             raise ConfigurationError(f"`{word.partition('=')[0]}` is {value!r}; {takes}.") from None
 
     def _read_file(self, path: Path, files: tuple[Path, ...]) -> None:
-        """Reads flags from a file as absl does: one a line, without a shell's quotes; `#` begins a comment."""
+        """Reads flags from a file as absl does: one per line, without shell quotes; `#` begins a comment."""
         if path.resolve() in files:
-            raise ConfigurationError(f"`--flagfile={path}` leads back to itself: take it out of the file.")
+            raise ConfigurationError(f"`--flagfile={path}` includes itself: remove it from the file.")
         if len(files) >= MOST_DEEP:
-            raise ConfigurationError(f"`--flagfile={path}`: {MOST_DEEP} files lead to each other already; join them.")
+            raise ConfigurationError(f"`--flagfile={path}`: more than {MOST_DEEP} files include each other; join them.")
         try:
             lines = [line.strip() for line in read_text(path).splitlines()]
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"`--flagfile={path}` can't be read ({reason(error)}); it is looked for in `{Path.cwd()}`."
+                f"`--flagfile={path}` can't be read ({reason(error)}); it is searched in `{Path.cwd()}`."
             ) from None
         try:
             self.read([line for line in lines if line and not line.startswith(("#", "//"))], (*files, path.resolve()))
@@ -151,7 +149,7 @@ class _Reader:
 
 def _define_common_flags(flag_values: FlagValues, usage: str, define_more: Callable[[FlagValues], None]) -> None:
     def show(module: str) -> str:
-        return flag_values.module_help(module).strip().partition("\n")[2]  # absl's heading is the module's name
+        return flag_values.module_help(module).strip().partition("\n")[2]  # without absl's heading, the module's name
 
     def show_own() -> str:
         define_more(flag_values)
@@ -169,14 +167,14 @@ def _define_common_flags(flag_values: FlagValues, usage: str, define_more: Calla
     flags.DEFINE_string(
         "flagfile",
         None,
-        "a file of flags, one a line; those behind it override it",
+        "a file of flags, one per line; later flags override it",
         flag_values=flag_values,
         module_name=COMMON,
     )
     flags.DEFINE_integer(
         "verbosity",
         logging.INFO,
-        "how much is logged on stderr: 1 debug, 0 info, -1 warnings, -2 errors",
+        "level of messages on stderr: 1 debug, 0 info, -1 warnings, -2 errors",
         short_name="v",
         flag_values=flag_values,
         module_name=COMMON,
@@ -184,7 +182,7 @@ def _define_common_flags(flag_values: FlagValues, usage: str, define_more: Calla
 
 
 class _HelpFlag(flags.BooleanFlag):
-    """Prints the help as soon as it is read, and ends the process with 0."""
+    """Prints the help as soon as the flag is read, and exits with 0."""
 
     def __init__(self, name: str, text: str, show: Callable[[], str], *, short_name: str | None = None):
         super().__init__(name, False, text, short_name=short_name)

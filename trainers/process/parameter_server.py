@@ -1,7 +1,7 @@
-"""What the command is in a process that serves another one, which trains: a server of TensorFlow's, and nothing else.
+"""Runs a TensorFlow server for a chief: the command in a worker or `ps` process.
 
-A worker computes what it is handed, a `ps` keeps variables. Neither reads the configuration: it is the chief's, and so
-are the errors in it. In the workdir, where the chief has made it on this machine, each leaves what C++ has to say.
+A worker computes, a `ps` holds variables. Only the chief reads the configuration and reports errors in it. Each process
+writes its C++ log to the workdir, if the chief has made that on this machine.
 """
 
 import os
@@ -26,17 +26,17 @@ from trainers.process.tensorflow import move_native_stderr, native_stderr_in
 if TYPE_CHECKING:
     import tensorflow as tf
 
-MEETING_SECONDS = 300.0  # in which a chief has come, as it waits for others by default
+MEETING_SECONDS = 300.0  # limit for the chief to connect, equal to its default limit for others
 
 
 def served_place() -> ServedCluster | None:
-    """Returns this process's place in a cluster with servers, where another one is the chief."""
+    """Returns this process's place in a cluster with parameter servers, if it isn't the chief."""
     cluster = cluster_from_environment()
     return cluster if isinstance(cluster, ServedCluster) and not cluster.is_chief else None
 
 
 def serve(cluster: ServedCluster, workdir: Path) -> NoReturn:
-    """Serves the chief of this cluster until it has no more use for it, and ends the process."""
+    """Serves the chief of this cluster until the chief ends, then ends the process."""
     try:
         with native_stderr_in(None, ends_process=True):
             code = _serve(cluster, workdir)
@@ -44,7 +44,7 @@ def serve(cluster: ServedCluster, workdir: Path) -> NoReturn:
         code = report(error, verbose=False)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # TensorFlow knows no other end of a server
+    os._exit(code)  # TensorFlow servers can't be stopped otherwise
 
 
 def _serve(cluster: ServedCluster, workdir: Path) -> int:
@@ -56,9 +56,9 @@ def _serve(cluster: ServedCluster, workdir: Path) -> int:
     from core.checkpoint.versions import versions
 
     duty = Duty.awaited(cluster, about=versions(), deadline=MEETING_SECONDS, token=token_from_environment())
-    move_native_stderr(workdir)  # by now the chief has made it
-    with held_back(signal.SIGTERM):  # TensorFlow takes it for its own, and then does nothing with it
-        _held = fence(cluster), _started(cluster)  # open as long as somebody holds them
+    move_native_stderr(workdir)  # the chief has made it by now
+    with held_back(signal.SIGTERM):  # TensorFlow overrides its handler without effect
+        _held = fence(cluster), _started(cluster)  # open while referenced
     preemption = Preemption()
     with preemption.granted():
         duty.begin()
@@ -75,11 +75,11 @@ def _started(cluster: ServedCluster) -> "tf.distribute.Server":
         return tf.distribute.Server(spec, job_name=cluster.job, task_index=cluster.place, protocol="grpc")
     except tf.errors.OpError as error:
         raise ConfigurationError(
-            f"{cluster.name(cluster.index)} can't serve ({str(error).splitlines()[0]}): choose another port in "
+            f"{cluster.name(cluster.index)} can't serve ({str(error).splitlines()[0]}): give another port in "
             "`TF_CONFIG.cluster`."
         ) from error
 
 
 def _leave_quietly(number: int, _: FrameType | None) -> None:
-    """Ends a process that serves nobody yet: nothing is lost with it."""
+    """Ends a process that serves no chief yet: nothing is lost."""
     os._exit(PreemptedError.exit_code)

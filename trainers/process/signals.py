@@ -1,15 +1,15 @@
-"""Signals as wishes that the loop grants between chunks, instead of an interruption anywhere.
+"""Signal handling: the loop acts on signals between chunks, instead of being interrupted anywhere.
 
 | signal | while setting up | once the loop has begun |
 | --- | --- | --- |
 | SIGTERM, SIGHUP | ends at once with 75 | saves, and ends with 75 |
 | SIGINT (Ctrl-C) | ends at once with 130 | the first one as SIGTERM; a second one ends at once with 130 |
-| SIGUSR1 | is remembered | saves, and goes on |
-| SIGUSR2 | is remembered | profiles the next chunk, and goes on |
+| SIGUSR1 | is recorded | saves, and goes on |
+| SIGUSR2 | is recorded | profiles the next chunk, and goes on |
 
-A SIGHUP that was ignored before, as `nohup` does it, is left ignored. On the way out after an interruption the next
-signal, whichever, ends the process there and then; one that isn't this run's own (a notebook) it interrupts once more.
-A checkpoint is whole or not there at all in any case.
+A SIGHUP ignored by the parent, as with `nohup`, stays ignored. After an interruption, the next signal of any kind ends
+the process at once; in a process that isn't this run's own (a notebook), it interrupts again. A checkpoint is always
+complete or absent.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ WISHES = (signal.SIGUSR1, signal.SIGUSR2)
 AGAIN_SECONDS = 0.001
 
 
-class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `except Exception` may keep it
+class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`, so that `except Exception` doesn't catch it
     """Ends the command at once, with one line and `exit_code`."""
 
     def __init__(self, text: str, exit_code: int):
@@ -38,40 +38,40 @@ class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`: nobody's `excep
 
 
 class Preemption:
-    """Remembers what signals have asked of this process, which they may end unless it is for more than this run."""
+    """Records signals of this process, which they may end only if the process is this run's alone."""
 
     def __init__(self, *, ends_process: bool = True) -> None:
         self._ends_process = ends_process
-        self.signal: int | None = None  # which one has asked it to leave, if any
+        self.signal: int | None = None  # the one that asks to stop, if any
         self._wishes, self._taken = dict.fromkeys(WISHES, 0), dict.fromkeys(WISHES, 0)
         self._in_loop = False
-        self._interruption: InterruptedBySignal | None = None  # of a process that is on its way out
-        self._too_early: CodeType | None = None  # a signal that interrupts this code is sent once more
-        self._heard = 0  # signals, whatever they led to
+        self._interruption: InterruptedBySignal | None = None  # raised once, while the process ends
+        self._too_early: CodeType | None = None  # a signal during this code is sent again
+        self._heard = 0  # number of signals received
 
     @property
     def name(self) -> str:
-        """Returns the signal's name; where this process got none, another worker did."""
+        """Returns the signal's name, or says that another worker got it."""
         return signal.Signals(self.signal).name if self.signal else "a signal to another worker"
 
     @property
     def before_first_step(self) -> str:
-        """Says that the signal came before the first step."""
+        """Returns the message for a signal before the first step."""
         return (
             f"stopped by {self.name} before the first step: nothing has changed since the last checkpoint, if there is "
-            "one. Run the same command again to go on."
+            "one. Run the same command again to resume."
         )
 
     def take_wish(self, number: signal.Signals) -> bool:
-        """Returns whether this signal, one of `WISHES`, came since this was last called."""
-        before, self._taken[number] = self._taken[number], self._wishes[number]  # one that comes now counts next time
+        """Returns whether this signal, one of `WISHES`, came since the last call."""
+        before, self._taken[number] = self._taken[number], self._wishes[number]  # a signal from now on counts next time
         return self._taken[number] > before
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Hears signals; until `granted` has been entered, those that ask to leave are obeyed at once.
+        """Handles signals within the block; until `granted` is entered, requests to stop are obeyed at once.
 
-        Only the main thread of a process is ever told of signals: in another there is nothing to hear.
+        Python delivers signals only to the main thread; in another one this does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -83,13 +83,13 @@ class Preemption:
         whole = sys.unraisablehook
 
         def ignored(what: "sys.UnraisableHookArgs") -> None:
-            """Has a signal come again whose interruption came where Python ignores all that is raised, as in `gc`."""
+            """Sends a signal again if its interruption was raised where Python ignores exceptions, as in `gc`."""
             if self._interruption is None or what.exc_value is not self._interruption or self.signal is None:
                 whole(what)
                 return
             self._interruption = None
             again = threading.Thread(target=self._send_again, args=(signal.Signals(self.signal),), daemon=True)
-            with held_back(signal.SIGTERM):  # by this thread
+            with held_back(signal.SIGTERM):  # in this thread
                 again.start()
 
         self._too_early = ignored.__code__
@@ -103,14 +103,14 @@ class Preemption:
 
     @contextlib.contextmanager
     def granted(self) -> Iterator[None]:
-        """Hears signals as wishes; what comes after the loop, when all is saved, finds nothing left to ask for."""
+        """Records signals for the loop within the block; after it, everything is saved and they have no effect."""
         self._in_loop = True
         with self.heard():
             yield
 
     @contextlib.contextmanager
     def obeyed(self) -> Iterator[None]:
-        """Raises an interruption in place of the error that TensorFlow makes of it if an operation fails just then."""
+        """Raises an interruption in place of the TensorFlow error that it causes within an operation."""
         try:
             yield
         except Exception as error:
@@ -119,7 +119,7 @@ class Preemption:
             raise self._interruption from error
 
     def _send_again(self, number: signal.Signals) -> None:
-        """Sends the main thread a signal, once more for each time that it interrupts the hook that asked for it."""
+        """Sends the main thread a signal; repeats it if it interrupts the hook that caused it."""
         while self._interruption is None:
             before = self._heard
             signal.pthread_kill(threading.main_thread().ident or 0, number)
@@ -131,7 +131,7 @@ class Preemption:
         if number in WISHES:
             self._wishes[signal.Signals(number)] += 1
         elif self._too_early and any(interrupted.f_code is self._too_early for interrupted in _callers(frame)):
-            return  # what is raised there is ignored again, and nothing would be told of it
+            return  # exceptions are ignored there
         elif self._interruption is not None:
             if self._ends_process:
                 os._exit(self._interruption.exit_code)
@@ -143,9 +143,9 @@ class Preemption:
             self._leave(
                 number,
                 "interrupted by a second Ctrl-C: steps since the last checkpoint, if any, are lost. Run the same "
-                "command again to go on from there.",
+                "command again to resume from there.",
             )
-        elif self.signal is None or number == signal.SIGINT:  # a scheduler may say it several times
+        elif self.signal is None or number == signal.SIGINT:  # schedulers may repeat it
             self.signal = number
 
     def _leave(self, number: int, text: str) -> None:
@@ -163,7 +163,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 @contextlib.contextmanager
 def without_wishes() -> Iterator[None]:
-    """Ignores wishes in what has nothing to save and takes no steps: unheard they would kill the process."""
+    """Ignores SIGUSR1 and SIGUSR2 in modes without steps, in which they would kill the process."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in WISHES}
     try:
         yield

@@ -19,17 +19,17 @@ from trainers.errors.exit_report import exit_code_of
 from trainers.process.standard_streams import lasting_stream
 
 _API = "tensorflow._api.v2."
-# What TensorFlow publishes once more (as that of version 1, of version 2) and TensorFlow Lite, whose converter imports
-# an installed JAX: a tenth of all that `import tensorflow` executes, and nothing that a step is made of.
+# Aliases of TensorFlow's API (versions 1 and 2), and TensorFlow Lite, whose converter imports an installed JAX. They
+# are a tenth of what `import tensorflow` executes, and training doesn't need them.
 _LATER = (f"{_API}compat.v1", f"{_API}compat.v2", f"{_API}lite")
 _KERAS = "keras"
 
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Imports without Python's garbage collector, which would go through all that is there again and again.
+    """Imports without Python's garbage collector, which would scan all objects repeatedly.
 
-    What was made by then stays for as long as the process does, and later collections leave it out.
+    Objects made by then are never freed, so later collections skip them.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -43,17 +43,17 @@ def without_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_what_is_used() -> Iterator[None]:
-    """Lets `import tensorflow` leave out Keras, and put off what few read; who asks for it later gets it."""
+    """Makes `import tensorflow` skip Keras and defer rarely used modules, which load at first use."""
     stand_ins: dict[str, types.ModuleType] = {name: _Later(name) for name in _LATER if name not in sys.modules}
     if _KERAS not in sys.modules and (keras := importlib.util.find_spec(_KERAS)):
         stand_ins[_KERAS] = types.ModuleType(_KERAS)
-        stand_ins[_KERAS].__spec__ = keras  # which says where TensorFlow will find it
+        stand_ins[_KERAS].__spec__ = keras  # tells TensorFlow where it is
     sys.modules.update(stand_ins)
     try:
         yield
         if f"{_API}lite" in stand_ins and (tensorflow := sys.modules.get("tensorflow")):
             published = tensorflow.lite
-            importlib.import_module("tensorflow.lite")  # a folder of that name, which would take its place later
+            importlib.import_module("tensorflow.lite")  # a package of that name, which would replace it later
             tensorflow.lite = published  # type: ignore[attr-defined]
     finally:
         for name, module in stand_ins.items():
@@ -62,10 +62,10 @@ def only_what_is_used() -> Iterator[None]:
 
 
 class _Later(types.ModuleType):
-    """Stands for a module that is imported when somebody reads something of it."""
+    """Stands in for a module, and imports it at the first access to an attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        if name[:2] == "__":  # the import system's own questions
+        if name[:2] == "__":  # looked up by the import system
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -77,10 +77,10 @@ class _Later(types.ModuleType):
 
 @contextlib.contextmanager
 def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Iterator[None]:
-    """Sends what TensorFlow's C++ writes to stderr to a file of the workdir; `sys.stderr` stays where it was.
+    """Redirects stderr of TensorFlow's C++ code to a file in the workdir; `sys.stderr` stays.
 
-    No environment variable silences TensorFlow's start-up lines altogether, and level 3 would hide real errors as well.
-    A failure that `ends_process` leaves the descriptor there: threads that read ahead are not done with failing.
+    No environment variable silences TensorFlow's start-up lines, and level 3 would hide real errors too. After a
+    failure that `ends_process`, the redirection stays, because prefetch threads may still print errors.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     path = workdir.absolute() / log_name() if workdir else Path(os.devnull)
@@ -96,7 +96,7 @@ def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Ite
     spare = os.dup(original)
     visible = lasting_stream(spare, like=sys.stderr)
     python_stderr, sys.stderr = sys.stderr, visible
-    faulthandler.enable(visible)  # a crash in C++ still says where Python was
+    faulthandler.enable(visible)  # a crash in C++ prints Python's stack visibly
     failed = False
     try:
         yield
@@ -117,13 +117,13 @@ def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Ite
 
 
 def move_native_stderr(workdir: Path) -> None:
-    """Sends what C++ writes from now on to a file of a workdir that somebody else has made; without one it is lost."""
+    """Redirects C++'s stderr to a file in a workdir made by another process; without a workdir it is discarded."""
     with contextlib.suppress(OSError), open(workdir / log_name(), "ab") as sink:
         os.dup2(sink.fileno(), 2)
 
 
 def log_name() -> str:
-    """Returns the file's name: workers share a workdir, but not a log."""
+    """Returns the log file's name: workers share a workdir, but not a log."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG", ""))
         task = config["task"]
@@ -132,7 +132,7 @@ def log_name() -> str:
         index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
     except (ValueError, TypeError, KeyError, RecursionError):
         rank = os.environ.get("SLURM_PROCID", "0")
-        index = "0" if rank == "0" else f"rank_{rank}"  # which place that is among the workers isn't known yet
+        index = "0" if rank == "0" else f"rank_{rank}"  # the worker's index isn't known yet
     return "native_stderr.log" if index == "0" else f"native_stderr_{index}.log"
 
 

@@ -1,8 +1,8 @@
-"""Bindings of gin that last: what one run refers to is called with its own, whatever this process binds besides.
+"""Keeps each run's gin bindings apart, so that several runs fit into one process.
 
-gin has one configuration for a whole process, and a reference without parentheses (`@gelu`) asks for its bindings when
-it is called, not when it is handed over. So two runs in one process would take each other's. Here each has its own
-`KeptBindings`, and what it refers to is called `in_force` of them:
+gin has one configuration per process. A reference without parentheses (`@gelu`) looks up its bindings when called, not
+when passed. So two runs in one process would mix their bindings. Here each run has its `KeptBindings`, and
+its references run while these are `in_force`:
 
     >>> import gin
     >>> @gin.configurable
@@ -20,7 +20,7 @@ it is called, not when it is handed over. So two runs in one process would take 
     >>> double(1.0), triple(1.0), scaled(1.0)
     (2.0, 3.0, 1.0)
 
-It goes by thread: while one calls what a run refers to, another sees the bindings of the process.
+Bindings are in force per thread: other threads still see the bindings of the process.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ _NAMES = (
     "_CONFIG",
     "_OPERATIVE_CONFIG",
     "_SINGLETONS",
-)  # what gin keeps for a whole process
+)  # gin's state per process
 
 
 class KeptBindings:
-    """What `bind` binds, apart from the bindings of the process, which stay as they are."""
+    """The bindings that `bind` makes; the bindings of the process stay unchanged."""
 
     def __init__(self, bind: Callable[[], object]) -> None:
         self._tables: dict[str, dict[Any, Any]] = {name: {} for name in _NAMES}
@@ -47,7 +47,7 @@ class KeptBindings:
         try:
             with self.in_force(), gin_config.unlock_config():
                 bind()
-        finally:  # these two are no dictionaries, and count for `bind` alone
+        finally:  # these two aren't dictionaries, and matter only within `bind`
             gin_config._IMPORTS.clear()
             gin_config._IMPORTS.update(imports)
             gin_config._set_config_is_locked(locked)
@@ -63,8 +63,8 @@ class KeptBindings:
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """Has gin go by these bindings in this thread, outside of all scopes; afterwards by those of before."""
-        if _CURRENT.get() is self:  # the scope that is open is this run's own
+        """Makes gin use these bindings in this thread, outside of all scopes, while the block runs."""
+        if _CURRENT.get() is self:  # already in force; keep the open scope
             yield
             return
         token = _CURRENT.set(self)
@@ -84,7 +84,7 @@ class KeptBindings:
 
 
 class _OfThread(MutableMapping[Any, Any]):
-    """One of gin's dictionaries: that of the bindings in force in this thread, or else that of the process."""
+    """One of gin's dictionaries: reads and writes that of the bindings in force in this thread, else the process's."""
 
     def __init__(self, name: str, of_process: dict[Any, Any]):
         self._name, self._of_process = name, of_process
@@ -111,5 +111,5 @@ class _OfThread(MutableMapping[Any, Any]):
 
 
 _CURRENT: ContextVar[KeptBindings | None] = ContextVar("kept_bindings", default=None)
-for _name in _NAMES:  # there is no other place at which gin could be told whose call it is
+for _name in _NAMES:  # gin has no hook to choose bindings per call
     setattr(gin_config, _name, _OfThread(_name, getattr(gin_config, _name)))

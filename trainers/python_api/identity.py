@@ -1,8 +1,8 @@
-"""What can be told of a run that calls of Python describe: by it a folder knows its own run again.
+"""Identity of a run made by Python calls, by which a folder recognises its run.
 
-gin sees every value that it binds; here values lie in the caller's code. So this looks at what was made: settings,
-sources, the plain values that modules keep, optimizers by their names and learning rates. What a loss computes with
-besides shows nowhere.
+gin knows every value that it binds; Python code's values are hidden in the caller. So the identity comes from the
+objects: settings, sources, plain values of modules, names and learning rates of optimizers. Other values that a loss
+uses aren't covered.
 """
 
 import dataclasses
@@ -21,33 +21,33 @@ from trainers.gin_audit.identity import spelt_today
 from trainers.gin_audit.statements import text
 from trainers.settings import Settings
 
-_UPDATES = (0, 100, 10_000)  # at which learning rates are asked for
+_UPDATES = (0, 100, 10_000)  # learning rates are compared at these updates
 _PLAIN = bool | int | float | str | None
 
 
 def python_identity(experiment: Experiment, settings: Settings, may_change: Sequence[str]) -> dict[str, str]:
-    """Returns what makes two runs the same experiment, as far as it shows; `may_change` holds patterns for the keys."""
+    """Returns the identity of an experiment as {name: value}; `may_change` holds patterns of ignored names."""
     task = experiment.task
     found = {**described(experiment, settings), **_plain_values(task)}
     return {key: x for key, x in sorted(found.items()) if not any(fnmatch.fnmatchcase(key, p) for p in may_change)}
 
 
 def read_python_identity(saved: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Returns the identity that a manifest holds, as a run of today would write it.
+    """Returns the identity in a manifest, in the form of this version.
 
-    Values that modules keep may come and go with versions: those count that both have.
+    Plain values of modules may be added or removed by versions: only those that both have are compared.
     """
     if saved.get("Experiment.task", "").startswith("@"):
         raise ConfigurationError(
-            "the folder holds a run that gin files describe: go on with it by the command that trained it, or train "
-            "this one in another folder."
+            "the folder holds a run made from gin files: resume it with the command that trained it, or train this one "
+            "in another folder."
         )
     both = {key: x for key, x in spelt_today(saved).items() if key in own or not _is_of_module(key)}
     return dict(sorted({**{key: x for key, x in own.items() if _is_of_module(key)}, **both}.items()))
 
 
 def described(experiment: Experiment, settings: Settings) -> dict[str, str]:
-    """Returns what experiment and settings say, by names as gin has them."""
+    """Returns the values of experiment and settings, with gin's names."""
     found = {"Experiment.task": text(type(experiment.task).__name__), "Experiment.seed": text(experiment.seed)}
     found["Experiment.train_source"] = text(_source(experiment.train_source))
     if experiment.eval_source is not None:
@@ -84,7 +84,7 @@ def _names(transform: Transform) -> list[str]:
 
 
 def _rates(optimizer: Optimizer) -> str:
-    """Returns learning rates at a few updates: a schedule that ends before is asked no further."""
+    """Returns learning rates at a few updates, as far as the schedule is defined."""
     rates_of, said = optimizer.transform.rates, list[str]()
     if rates_of is None:
         return ""
@@ -98,7 +98,7 @@ def _rates(optimizer: Optimizer) -> str:
 
 
 def _plain_values(task: tf.Module) -> dict[str, str]:
-    """Returns the numbers and strings that modules keep as attributes, by path."""
+    """Returns the numbers and strings that modules have as attributes, by path."""
     return {
         f"task/{path}/{name}" if path else f"task/{name}": text(value)
         for path, module in {"": task, **named_modules(task)}.items()

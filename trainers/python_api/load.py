@@ -1,4 +1,4 @@
-"""A run from Python, for a notebook or a script: its task with what it has learnt, its sources, its figures.
+"""Loads a run into Python, for a notebook or script: its trained task, sources and metrics.
 
 >>> run = load("runs/digits_mlp")                                                       # doctest: +SKIP
 >>> run.task.evaluate(run.eval_source.gather([0, 1, 2]))                                # doctest: +SKIP
@@ -35,7 +35,7 @@ from trainers.runs.read import is_run, read_run
 from trainers.settings import Settings
 from trainers.workdir import Workdir, named_folder
 
-# Wherever a run was trained, and whatever it began with, what it has learnt is loaded onto one device.
+# A run is loaded onto one device, whatever strategy or initial weights it had.
 _HERE = (
     "Experiment.start_from = None",
     "Experiment.strategy = None",
@@ -43,14 +43,14 @@ _HERE = (
     "Experiment.one_device = ()",
     "Experiment.deterministic = False",
 )
-_OF_TRAINING = ("figures", "outer")  # what a checkpoint holds besides the experiment's variables
+_OF_TRAINING = ("figures", "outer")  # checkpoint entries that aren't the experiment's variables
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LoadedRun:
-    """What a run has learnt up to `step`, as evaluation reads it: `task` has the averages where there are some.
+    """A run as trained up to `step`; `task` has the averaged weights if there are any.
 
-    `experiment` has the weights that were trained, and the optimizers. `figures` are the run's, by split and name.
+    `experiment` has the trained weights and the optimizers. `figures` are the run's metrics, by split and name.
     """
 
     path: Path
@@ -59,25 +59,25 @@ class LoadedRun:
     experiment: Experiment
     figures: Mapping[str, Curve]
     manifest: Manifest
-    _bindings: KeptBindings | None  # of one that was trained from Python there are none
+    _bindings: KeptBindings | None  # None for a run trained from Python
 
     @property
     def train_source(self) -> Source | Stream:
-        """Returns what it was trained on."""
+        """Returns the training source."""
         return self.experiment.train_source
 
     @property
     def eval_source(self) -> Source | None:
-        """Returns what it was evaluated on."""
+        """Returns the held-out source."""
         return self.experiment.eval_source
 
     @property
     def eval_sources(self) -> Mapping[str, Source]:
-        """Returns what it was evaluated on besides, by name."""
+        """Returns the further held-out sources by name."""
         return self.experiment.eval_sources
 
     def evaluate(self, source: Source | Stream | None = None) -> dict[str, float]:
-        """Returns the figures of the task's `evaluate` over a whole source, by default that of the run."""
+        """Returns the metrics of the task's `evaluate` over a whole source, by default the run's."""
         source = self.eval_source if source is None else source
         given = next((f"run.eval_sources[{name!r}]" for name in self.eval_sources), "digits('test')")
         if source is None:
@@ -88,15 +88,15 @@ class LoadedRun:
         check_examples("source", source)
         if isinstance(source, Stream):
             raise ConfigurationError(
-                f"`source` is the stream `{source.name}`, but an evaluation takes each of a fixed number of examples "
-                "once: give a source that has a length, as `run.evaluate(digits('test'))`."
+                f"`source` is the stream `{source.name}`, but an evaluation needs a fixed number of examples: give a "
+                "source with a length, as `run.evaluate(digits('test'))`."
             )
         with self.bindings():
             self.experiment.task.check_source(source)
             return Evaluator(self.experiment, source).evaluate()
 
     def bindings(self) -> contextlib.AbstractContextManager[None]:
-        """Puts the run's gin bindings in force: for code that itself calls what the run has bound."""
+        """Puts the run's gin bindings in force, for code that calls the run's configurables itself."""
         return self._bindings.in_force() if self._bindings else contextlib.nullcontext()
 
     def __repr__(self) -> str:
@@ -106,22 +106,22 @@ class LoadedRun:
 
 
 def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = None) -> LoadedRun:
-    """Returns the run of a folder as it was at its newest checkpoint, or that of `step`, on one device.
+    """Loads the run in a folder from its newest checkpoint, or that of `step`, onto one device.
 
-    The `"best"` is the one that `Trainer.keep_best` has kept.
+    `"best"` is the checkpoint that `Trainer.keep_best` keeps.
 
-    It may be training meanwhile: nothing of it is written or locked. gin's bindings in this process stay as they are,
-    and the run has its own.
+    The run may be training: nothing is written or locked. gin's bindings in this process stay unchanged; the run has
+    separate ones.
     """
     named = named_folder(workdir)
     path = named.absolute()
     if not (step is None or step == "best" or is_count(step)):
         raise ConfigurationError(
-            f"`step` is {shown(step)}; give the step of a checkpoint, 400 say, or 'best', or none for the newest."
+            f"`step` is {shown(step)}; give the step of a checkpoint such as 400, or 'best', or omit it for the newest."
         )
     if not is_run(path):
-        below = find_runs([str(named)])  # or an error that says what is there
-        raise ConfigurationError(f"{shown(str(named))} is no run, but holds some: name one, as {shown(str(below[0]))}.")
+        below = find_runs([str(named)])  # or raises an error
+        raise ConfigurationError(f"{shown(str(named))} is a folder of runs: give one, as {shown(str(below[0]))}.")
     with _modules_from_here():
         configuration = audit.read([str(_given(path))], _HERE, search=[CHECKOUT])
         bindings = KeptBindings(
@@ -137,37 +137,37 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
         late = configuration.taken_by_code()
     if late:
         warnings.warn(
-            f"`{path}` binds {', '.join(late)}, which nothing has asked for so far. What calls it later, in a step, "
-            "has to be within `with run.bindings():` to find it.",
+            f"`{path}` binds {', '.join(late)}, which nothing has used so far. Code that calls it later, in a step, "
+            "must be within `with run.bindings():` to find the bindings.",
             stacklevel=2,
         )
     return LoadedRun(path, manifest.step, averaged.task, experiment, read_run(path).figures, manifest, bindings)
 
 
 def _given(path: Path) -> Path:
-    """Returns the file that says what was trained."""
+    """Returns the run's configuration file."""
     given = path / "config" / "given.gin"
     if given.is_file():
         return given
     if (path / "config" / "operative.gin").is_file():
         raise ConfigurationError(
-            f"`{path}` was trained by calls of Python, and no gin file says how to make its task: make the experiment "
-            "as before and call `trainers.train`, which returns a run that has finished as it is."
+            f"`{path}` was trained by calls of Python, so no gin file says how to make its task: make the experiment "
+            "as before and call `trainers.train`, which returns a finished run unchanged."
         )
     raise ConfigurationError(
-        f"`{path}` has no `config/given.gin`, which says what was trained: the run has yet to begin, or never did. "
+        f"`{path}` has no `config/given.gin`, the configuration of the run: the run hasn't started, or failed to. "
         "`python -m trainers.runs` lists it, with the reason."
     )
 
 
 @contextlib.contextmanager
 def _modules_from_here() -> Iterator[None]:
-    """Has Python look for a run's own modules in the working directory, too, as the command does that trained it."""
+    """Adds the working directory to Python's path for the run's own modules, as its command did."""
     here = os.getcwd()
     if here in sys.path:
         yield
         return
-    sys.path.append(here)  # behind all others: nothing of that name is put in the shade
+    sys.path.append(here)  # last, so that it shadows no other module
     try:
         yield
     finally:
@@ -175,7 +175,7 @@ def _modules_from_here() -> Iterator[None]:
 
 
 def _restore(experiment: Experiment, workdir: Workdir, step: int | Literal["best"] | None) -> Manifest:
-    """Gives the experiment what it has learnt; a run that goes on may replace a checkpoint while it is read."""
+    """Restores the experiment's variables; retries, because a running training may delete a checkpoint meanwhile."""
     while True:
         manifest = _found(workdir, step)
         training = [f"{part}/*" for part in _OF_TRAINING if any(x.startswith(f"{part}/") for x in manifest.variables)]
@@ -201,11 +201,11 @@ def _found(workdir: Workdir, step: int | Literal["best"] | None) -> Manifest:
     there = sorted(path.name for path in workdir.checkpoints.glob("step-*"))
     if not there:
         raise CheckpointError(
-            f"there is no checkpoint in `{workdir.checkpoints}`: the run has yet to save its first; see "
+            f"there is no checkpoint in `{workdir.checkpoints}`: the run hasn't saved its first yet; see "
             f"`Trainer.checkpoint_every`."
         )
     raise CheckpointError(
-        f"`step` is {shown(step)}, and of that step there is no whole checkpoint in `{workdir.checkpoints}`, which "
-        f"holds {', '.join(f'`{name}`' for name in there)}: give the step of one of them, or leave `step` out for the "
+        f"`step` is {shown(step)}, but `{workdir.checkpoints}` has no complete checkpoint of that step. It "
+        f"holds {', '.join(f'`{name}`' for name in there)}: give the step of one of them, or omit `step` for the "
         "newest."
     )

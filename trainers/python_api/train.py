@@ -1,4 +1,4 @@
-"""Training by a call of Python, without gin: a run like any other, that is listed, shown and gone on with.
+"""Training by a Python call, without gin: the run is listed, shown and resumed like any other.
 
 experiment = Experiment(task=my_task, train_source=digits("train"), eval_source=digits("test"))
 settings = Settings(steps=2000, global_batch_size=32)
@@ -26,15 +26,15 @@ from trainers.workdir import Workdir, named_folder
 def train(
     experiment: Experiment, settings: Settings, workdir: str | os.PathLike[str], *, quiet: bool = False
 ) -> LoadedRun:
-    """Trains `experiment` in a folder, or goes on from its newest checkpoint, and returns the run.
+    """Trains `experiment` in a folder, or resumes from its newest checkpoint, and returns the run.
 
-    Called again as before it goes on where it was stopped; a run that has finished is returned as it is. `quiet` prints
-    nothing. A first Ctrl-C saves, and raises a `PreemptedError`; a second one interrupts there and then.
+    The same call resumes a stopped run, and returns a finished one. `quiet` prints nothing. A first Ctrl-C saves and
+    raises a `PreemptedError`; a second one interrupts at once.
     """
     for name, value, kind in (("experiment", experiment, Experiment), ("settings", settings, Settings)):
         if not isinstance(value, kind):
             raise ConfigurationError(
-                f"`{name}` is {shown(value)}; give what `trainers.{kind.__name__}(...)` makes: "
+                f"`{name}` is {shown(value)}; give a `trainers.{kind.__name__}(...)`: "
                 "`trainers.train(experiment, settings, 'runs/mine')`."
             )
     preemption = Preemption(ends_process=False)
@@ -47,7 +47,7 @@ def train(
         given=lambda: None,
         operative=lambda: _text(experiment, settings),
         note=lambda before: "",
-        remedy="Train this one in another folder, or call `trainers.train` with what it was called with before.",
+        remedy="Train this one in another folder, or call `trainers.train` with the same arguments as before.",
         source=trainer.input.description,
     )
     start = _Fresh(trainer.workdir, configured, experiment, settings)
@@ -57,14 +57,14 @@ def train(
     finally:
         trainer.stop_reading()
         trainer.workdir.release()
-    assert manifest is not None  # the end of a run is saved
+    assert manifest is not None  # a run saves at its end
     trainer.averaged.update()
     path = trainer.workdir.path
     return LoadedRun(path, trainer.step, trainer.averaged.task, experiment, read_run(path).figures, manifest, None)
 
 
 class _Fresh(Start):
-    """Refuses to begin a run with what another one has left: experiments hold what they learn, hooks what they saw."""
+    """Raises an error if a new run would begin with a used experiment or used hooks, which have state."""
 
     def __init__(self, workdir: Workdir, configured: Configured, experiment: Experiment, settings: Settings):
         super().__init__(workdir, configured)
@@ -75,16 +75,16 @@ class _Fresh(Start):
         optimizers = self._experiment.assembly.optimizers.values()
         if found is None and any(int(optimizer.step.numpy()) for optimizer in optimizers):
             raise ConfigurationError(
-                f"`experiment` was trained before, and `{self.workdir.named}` has no checkpoint to go on from: make "
-                "another by `Experiment(...)`, so that the run begins with weights of its own."
+                f"`experiment` was trained before, and `{self.workdir.named}` has no checkpoint to resume from: make "
+                "a new one with `Experiment(...)`, so that the run begins with new weights."
             )
         if found is None or found.step < self._settings.steps:
             for hook in self._settings.hooks:
                 if hook.of is not None and hook.of() is not self._experiment:
                     name = type(hook).__name__
                     raise ConfigurationError(
-                        f"`Trainer.hooks` holds a `{name}` that was in a run of another experiment, and may remember "
-                        f"it: make another by `{name}(...)`, and settings with it by `Settings(...)`."
+                        f"`Trainer.hooks` holds a `{name}` that was used in a run of another experiment, and may have "
+                        f"its state: make a new one with `{name}(...)`, and new settings with `Settings(...)`."
                     )
         return found
 
@@ -95,6 +95,6 @@ class _Fresh(Start):
 
 
 def _text(experiment: Experiment, settings: Settings) -> str:
-    """Returns the configuration as the folder keeps it, in the form of a gin file, for who lists and compares runs."""
+    """Returns the configuration in the form of a gin file, for commands that list and compare runs."""
     lines = (f"{name} = {value}" for name, value in described(experiment, settings).items())
-    return "\n".join(["# Trained by calls of Python: this can be read, but not run.", *lines, ""])
+    return "\n".join(["# Trained by calls of Python: this file is for reading, not for running.", *lines, ""])

@@ -1,1 +1,1 @@
-"""A moment of a run, taken again: `--mode=replay` and `--eager --step`."""
+"""Repeats a step of a run: `--mode=replay` and `--eager --step`."""

@@ -1,4 +1,4 @@
-"""Comes again to a moment of a run, from a checkpoint before it or from the beginning; nothing is written."""
+"""Replays training up to a step, from a checkpoint or from the beginning, without writing."""
 
 from collections.abc import Callable
 
@@ -10,22 +10,22 @@ from trainers.trainer import Trainer
 
 
 def pass_steps(trainer: Trainer, end: int) -> None:
-    """Takes the steps before `end` as training does, but calls no hook."""
+    """Runs the steps before `end` as training does, without hooks."""
     if end > trainer.steps:
         raise ValueError(f"`end` is {end}, but the run has {trainer.steps} steps (`Trainer.steps`): give at most that.")
     if trainer.step < end:
         run = trainer.programs.again
         chunk_steps, chunks = trainer.input.chunk_steps, trainer.input.chunks_from(trainer.step)
-        trainer.programs.begin(run, chunks.peek(within=False))  # as training begins
+        trainer.programs.begin(run, chunks.peek(within=False))  # as training does
         while trainer.step < end:
             left = chunk_steps - trainer.step % chunk_steps
             trainer.take_steps(next(chunks), min(left, end - trainer.step), run=run)
 
 
 def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int) -> int:
-    """Brings `trainer` to where `step` begins, or an earlier one that leaves what isn't finite; returns which.
+    """Replays `trainer` up to `step`, or to an earlier step that writes non-finite values; returns that step.
 
-    A step whose loss and gradients are finite may still write what isn't: a later one then suffers for it.
+    A step with finite loss and gradients may still write non-finite values, and make a later step fail.
     """
     begin = _beginning(trainer, manifest)
     begin()
@@ -37,7 +37,7 @@ def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int)
     while _is_well(trainer) and trainer.step < step:
         pass_steps(trainer, trainer.step + 1)
     if _is_well(trainer):
-        return step  # this time every step is finite
+        return step  # every step was finite this time
     step = max(trainer.step - 1, first)
     begin()
     pass_steps(trainer, step)
@@ -45,7 +45,7 @@ def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int)
 
 
 def _beginning(trainer: Trainer, manifest: Manifest | None) -> Callable[[], object]:
-    """Returns what brings `trainer` to where the way begins, any number of times."""
+    """Returns a function that resets `trainer` to its start; it can be called repeatedly."""
     at_first = {} if manifest else {path: v.numpy() for path, v in trainer.state.variables.items()}
 
     def begin() -> None:
@@ -61,7 +61,7 @@ def _beginning(trainer: Trainer, manifest: Manifest | None) -> Callable[[], obje
 
 
 def _is_well(trainer: Trainer) -> bool:
-    """Says whether every step so far was finite, and all that they left."""
+    """Returns whether every step so far, and everything it wrote, was finite."""
     if int(trainer.progress.bad_step) != ALL_WELL:
         return False
     floating = (v for v in trainer.state.variables.values() if v.dtype.is_floating)

@@ -1,1 +1,1 @@
-"""One page about some runs, in one file of HTML that asks for nothing from a network."""
+"""A report on runs in one self-contained HTML file."""

@@ -1,6 +1,6 @@
 """`python -m trainers.report [--run=]FOLDER ... [--out=report.html]`
 
-Writes a page about runs, in one file, by reading their folders. Nothing here imports TensorFlow.
+Writes a page about runs to one file, by reading their folders. It doesn't import TensorFlow.
 """
 
 if __name__ == "__main__":
@@ -27,34 +27,33 @@ from trainers.runs.read import read_run
 
 USAGE = """python -m trainers.report FOLDER [FOLDER ...] [--out=report.html]
 
-Writes one page of HTML about the runs that are, or lie below, these folders: figures, curves, what differs between
-their configurations, samples, what they were started with, faults, and which is best. It asks for nothing from a
-network, and can be sent as it is."""
+Writes one HTML page about the runs in and below these folders: metrics, curves, differing settings, samples, revisions
+and devices, faults, and the best run. The file is self-contained and loads nothing from a network."""
 
 
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong one."""
     flags = parse_flags(words, _define, usage=USAGE, bare="run")
     if not flags.run:
-        raise ConfigurationError("no run is named: give the folder of one, or of several, as `runs/digits_mlp`.")
+        raise ConfigurationError("no run is given: give a run's folder or a folder of runs, as `runs/digits_mlp`.")
     return flags
 
 
 def _define(flag_values: FlagValues) -> None:
     absl_flags.DEFINE_multi_string(
-        "run", [], "the folder of a run, or one with runs below it; `--run=` may be left out", flag_values=flag_values
+        "run", [], "the folder of a run, or one with runs below it; `--run=` is optional", flag_values=flag_values
     )
     absl_flags.DEFINE_string("out", "report.html", "the file that the page is written to", flag_values=flag_values)
 
 
 def run(flags: FlagValues) -> int:
     """Writes the page that the flags describe; returns the exit code."""
-    # What a link leads to is written, and the link stays.
+    # Through a symbolic link, its target is written.
     out = Path(os.path.realpath(flags.out) if os.path.islink(flags.out) else flags.out)
     try:
-        if os.path.exists(out) and not os.path.isfile(out):  # a device would be replaced by the page
+        if os.path.exists(out) and not os.path.isfile(out):  # else a device would be replaced
             raise ConfigurationError(
-                f"`--out` is {shown(flags.out)}, which is no plain file: name another, as `--out=report.html`."
+                f"`--out` is {shown(flags.out)}, which isn't a plain file: give another, as `--out=report.html`."
             )
         runs = [read_run(path) for path in find_runs(flags.run)]
         text = page(runs, now=time.time())
@@ -62,8 +61,8 @@ def run(flags: FlagValues) -> int:
             write_whole({out: text.encode()})
         except OSError as error:
             raise ConfigurationError(
-                f"`--out` is {shown(flags.out)}, which can't be written: {error.strerror}. Name a file in a folder "
-                "that is there, as `--out=report.html`."
+                f"`--out` is {shown(flags.out)}, which can't be written: {error.strerror}. Give a file in an existing "
+                "folder, as `--out=report.html`."
             ) from None
     except (ConfigurationError, NoRoomError) as error:
         return report(error, verbose=False)

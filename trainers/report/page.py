@@ -1,4 +1,4 @@
-"""The page: verdict, figures, curves, differences, samples, machines, faults. All that runs say is escaped."""
+"""The HTML page: verdict, metrics, curves, differences, samples, machines, faults. All text from runs is escaped."""
 
 import base64
 import math
@@ -17,19 +17,19 @@ from trainers.runs.compare import MISSING, differences
 from trainers.runs.figures import last_and_best, main_figures
 from trainers.runs.read import Run
 
-# Even where a name slipped through as markup, a browser would fetch nothing for it and run nothing of it.
+# A second barrier: should unescaped markup slip through, browsers load and run nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(runs: Sequence[Run], *, now: float) -> str:
-    """Returns the whole file; runs go by their numbers, from 1."""
+    """Returns the whole file; runs are numbered from 1."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     sections = [
         ("Runs", _runs(runs)),
         ("Curves", _curves(runs)),
         ("What differs", _differences(runs)),
         ("Samples", _samples(runs)),
-        ("What they were started with", _machines(runs)),
+        ("Commands, revisions and devices", _machines(runs)),
         ("Warnings", _warnings(runs)),
         ("Faults", _faults(runs)),
     ]
@@ -65,7 +65,7 @@ def _figure(run: Run, name: str) -> str:
 
 
 def _curves(runs: Sequence[Run]) -> str:
-    """Draws each figure once: all runs, what was trained on dashed beside what was held out."""
+    """Draws one chart a metric with all runs: training dashed, held-out solid."""
     lines: dict[str, list[Line]] = {}
     for i, run in enumerate(runs):
         for name, curve in run.figures.items():
@@ -80,12 +80,12 @@ def _curves(runs: Sequence[Run]) -> str:
     if not charts:
         return ""
     legend = "".join(f"<li>{_number(i)} {_said(run.name)}</li>" for i, run in enumerate(runs, 1))
-    note = '<p class="faint">Dashed: on what is trained on. Solid: held out.</p>'
+    note = '<p class="faint">Dashed: training data. Solid: held-out data.</p>'
     return f'<ul class="legend">{legend}</ul>{note}<div class="charts">{"".join(charts)}</div>'
 
 
 def _values(name: str, lines: Sequence[Line]) -> str:
-    """Returns in numbers what a chart shows."""
+    """Returns a chart's values as text."""
     rows = []
     for line in lines:
         values = [y for _, y in line.curve.finite]
@@ -101,7 +101,7 @@ def _differences(runs: Sequence[Run]) -> str:
         return ""
     rows = [[_said(name), *map(_said, values)] for name, values in differences(runs).items()]
     if not rows:
-        return "<p>Nothing differs between what they were started with.</p>"
+        return "<p>Nothing differs in settings, revision, versions or devices.</p>"
     return _table(["", *(_number(i) for i in range(1, len(runs) + 1))], rows)
 
 
@@ -129,7 +129,7 @@ def _machines(runs: Sequence[Run]) -> str:
         settings = "\n".join(f"{name} = {value}" for name, value in run.configuration.items())
         parts.append(
             f"<h3>{_number(i)} {_said(run.name)}</h3>"
-            + (f"<dl>{rows}</dl>" if rows else "<p>It left no word of it.</p>")
+            + (f"<dl>{rows}</dl>" if rows else "<p>Not recorded.</p>")
             + (f"<details><summary>configuration</summary><pre>{_said(settings)}</pre></details>" if settings else "")
         )
     return "".join(parts)
@@ -159,7 +159,7 @@ def _faults(runs: Sequence[Run]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table of cells that are HTML already."""
+    """Returns a table whose cells are already HTML."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -170,7 +170,7 @@ def _number(i: int) -> str:
 
 
 def _said(text: str) -> str:
-    """Returns text as it can stand in HTML, in an attribute as well."""
+    """Returns text escaped for HTML, also within attributes."""
     return escape(as_said(text))
 
 
@@ -186,19 +186,19 @@ def _pairs(value: object) -> str:
     return ", ".join(f"{name} {x}" for name, x in value.items()) if isinstance(value, Mapping) else ""
 
 
-MOST = 4  # of a run
-MOST_BYTES = 4 << 20  # of a file
+MOST = 4  # a run
+MOST_BYTES = 4 << 20  # a file
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def samples(folder: Path) -> Iterator[str]:
-    """Yields a figure of HTML for each sample that is shown."""
+    """Yields an HTML `figure` for each sample to show."""
     files = sorted(path for path in folder.glob("step-*") if path.suffix in (".png", ".txt") and _is_file(path))
     for i in sorted({round(k * (len(files) - 1) / (MOST - 1)) for k in range(MOST)} if files else ()):
         path = files[i]
         try:
             content = path.read_bytes()
-        except OSError:  # somebody else's, or gone since
+        except OSError:  # not readable, or deleted meanwhile
             continue
         name = escape(as_said(path.stem))
         if path.suffix == ".txt":
@@ -210,7 +210,7 @@ def samples(folder: Path) -> Iterator[str]:
 
 
 def _is_file(path: Path) -> bool:
-    """Tells whether it is a plain file that isn't too large."""
+    """Returns whether it is a plain file of at most `MOST_BYTES`."""
     try:
         found = path.stat()
         return stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES

@@ -1,7 +1,7 @@
-"""How the page looks: light or dark as the reader's system is, one column or several as there is room."""
+"""The page's CSS: light or dark as the system prefers, in one column or several as width allows."""
 
-# Colours that people of any colour vision tell apart, after Okabe and Ito (2008), dark enough for numbers to be read in
-# (4.5 to 1, as WCAG 2 asks for); on a dark ground, lighter ones.
+# Colours for readers with any colour vision, after Okabe and Ito (2008). Contrast is at least 4.5 to 1 (WCAG 2); dark
+# mode has lighter ones.
 STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #1b1b1b; --faint: #666; --rule: #ddd; --good: #00664a;
   --bad: #a93800; --c0: #0072b2; --c1: #c04f00; --c2: #007d5a; --c3: #b03a80; --c4: #7b4b1e; --c5: #8a6d00;

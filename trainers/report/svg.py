@@ -1,4 +1,4 @@
-"""A chart as SVG, which stands in a page as it is: colours come of the page's style, by classes."""
+"""A chart as inline SVG, coloured by the page's CSS classes."""
 
 import dataclasses
 import itertools
@@ -12,15 +12,15 @@ from trainers.runs.scale import Scale, step_label, tick_labels
 WIDTH, HEIGHT = 480, 280
 LEFT, RIGHT, TOP, BOTTOM = 72, 24, 8, 30
 COLOURS = 8  # classes `c0` to `c7`
-MOST_POINTS = 400  # of a curve, and of those that are marked `MOST_MARKED`
+MOST_POINTS = 400  # a curve; `MOST_MARKED` of them as circles
 MOST_MARKED = 40
 LINE = 13  # the height of a label
-Place = Callable[[Point], tuple[float, float]]  # where a point of a curve lies in the picture
+Place = Callable[[Point], tuple[float, float]]  # a point of a curve → x, y in the picture
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One curve: the label at its end, what it is called, the number of its colour, and whether it is held out."""
+    """One curve: the label at its end, its title, its colour class, and whether it is held out."""
 
     label: str
     title: str
@@ -30,7 +30,7 @@ class Line:
 
 
 def chart(name: str, lines: Sequence[Line]) -> str:
-    """Returns a chart of lines of which one has a finite value, or more."""
+    """Returns a chart of curves, at least one of which has a finite value."""
     points = [point for line in lines for point in line.curve.finite]
     values = Scale.of((y for _, y in points), even=has_bound(name))
     steps = Scale.of((x for x, _ in points), even=True)
@@ -63,7 +63,7 @@ def _axes(name: str, values: Scale, steps: Scale, place: Place) -> Iterator[str]
 
 
 def _drawn(line: Line, place: Place) -> str:
-    """Returns one curve, with gaps where it isn't finite; what is alone between two, or among few, is marked."""
+    """Returns one curve, with gaps at values that aren't finite; marks isolated points and those of short curves."""
     parts = [f'<g class="c{line.colour % COLOURS}{"" if line.solid else " dashed"}">']
     parts.append(f"<title>{escape(line.title)}</title>")
     for segment in _segments(line.curve):
@@ -76,18 +76,18 @@ def _drawn(line: Line, place: Place) -> str:
 
 
 def _end_labels(lines: Sequence[Line], place: Place) -> Iterator[str]:
-    """Yields a label at the end of each curve; of two that share one, at that of the held out."""
+    """Yields a label at the end of each curve; if two curves share a label, at the held-out one."""
     held_out = {line.label for line in lines if line.solid}
     labelled = [line for line in lines if line.curve.finite and (line.solid or line.label not in held_out)]
     ends = [(place(line.curve.finite[-1])[1], line) for line in labelled]
-    if len(ends) <= (HEIGHT - TOP - BOTTOM) // LINE:  # more find no room
+    if len(ends) <= (HEIGHT - TOP - BOTTOM) // LINE:  # more don't fit
         for y, line in _apart(ends):
             colour, x = line.colour % COLOURS, WIDTH - RIGHT + 4
             yield f'<text class="end c{colour}" x="{x}" y="{y + 4:.1f}">{escape(line.label)}</text>'
 
 
 def _segments(curve: Curve) -> Iterator[list[Point]]:
-    """Yields what lies between values that aren't finite."""
+    """Yields the runs of finite values between others."""
     points = zip(curve.steps, curve.values, strict=True)
     for finite, segment in itertools.groupby(points, key=lambda point: math.isfinite(point[1])):
         if finite:
@@ -95,7 +95,7 @@ def _segments(curve: Curve) -> Iterator[list[Point]]:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Leaves out what can't be seen: of each of many stretches, the ends and extremes are kept."""
+    """Drops points that can't be distinguished; keeps ends and extremes of each section."""
     if len(points) <= MOST_POINTS:
         return list(points)
     size = math.ceil(4 * len(points) / MOST_POINTS)
@@ -108,7 +108,7 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _apart(ends: Sequence[tuple[float, Line]]) -> Iterator[tuple[float, Line]]:
-    """Moves labels down where they would lie on each other, and up again from the bottom."""
+    """Moves overlapping labels down, then up again from the bottom."""
     ordered = sorted(ends, key=lambda end: end[0])
     places: list[float] = []
     for y, _ in ordered:

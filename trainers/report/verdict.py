@@ -1,4 +1,4 @@
-"""Which run is best, in one sentence, and whether that is more than chance."""
+"""Names the best run in one sentence, and says whether its lead exceeds chance."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from trainers.runs.spread import Spread, is_seed
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Compares the finished runs by the figure that most have; those of one setting count as one, and a seed once."""
+    """Compares the finished runs by the most common metric; runs that differ in their seed alone form one group."""
     finished = [(i, run) for i, run in enumerate(runs, 1) if run.state == FINISHED]
     if not finished:
-        return "No run has finished, and so none can be called better than another."
+        return "No run has finished, so there is nothing to compare."
     figures = main_figures(run.figures for _, run in finished)
     if not figures:
-        return "No figure that is known to be better larger or smaller was measured: the curves have to speak."
+        return "No metric with a known direction was measured: compare the curves."
     name = figures[0]
     groups: dict[object, list[tuple[int, Run]]] = {}
     for i, run in finished:
@@ -28,28 +28,28 @@ def verdict(runs: Sequence[Run]) -> str:
     who, spread, figure = ranked[0]
     who = who.capitalize()
     if len(ranked) == 1:
-        return f"{who} ended with {name} {figure}; there is no other setting that has finished to compare it with."
+        return f"{who} ended with {name} {figure}; no other setting has finished."
     next_who, next_spread, next_figure = ranked[1]
     gap = abs(spread.mean - next_spread.mean)
     better = "smallest" if sign(name) < 0 else "largest"
     says = f"{who} ended with the {better} {name}, {figure}, before {next_who} with {next_figure}: "
     deviations = [each.deviation for each in (spread, next_spread) if each.deviation is not None]
     if not deviations:
-        return f"{says}one seed each, which can't tell a difference from chance; repeat them with other seeds."
+        return f"{says}one seed each, which can't separate a difference from chance; repeat them with other seeds."
     if gap <= max(deviations):
-        return f"{says}no further apart than runs that differ in their seed alone, which doesn't tell who is better."
+        return f"{says}no further apart than seeds of one setting, so neither is shown to be better."
     times = f"{gap / max(deviations):.1f} times" if max(deviations) else "more than"
     return f"{says}{format_figure(name, gap)} apart, {times} the standard deviation between seeds."
 
 
 def _but_its_seed(run: Run) -> object:
-    """Returns what runs share that are repetitions of one another; one that left no configuration is alone."""
+    """Returns the key that repetitions of one setting share; a run without a recorded configuration is alone."""
     settings = {name: x for name, x in run.configuration.items() if not is_seed(name)}
     return frozenset(settings.items()) if settings else run.path
 
 
 def _told(group: Sequence[tuple[int, Run]], name: str) -> tuple[str, Spread, str]:
-    """Returns who a group is, its spread, and that in words."""
+    """Returns a group's name, its spread, and that spread as text."""
     numbers = [str(i) for i, _ in group]
     who = f"runs {', '.join(numbers[:-1])} and {numbers[-1]}" if len(group) > 1 else f"run {numbers[0]}"
     spread = Spread.of([*{_seed(run): run.figures[name].last[1] for _, run in group}.values()])

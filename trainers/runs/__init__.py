@@ -1,1 +1,1 @@
-"""Runs beside each other, read from their folders: their states, figures, curves, and what differs between them."""
+"""Lists and compares runs from their folders: states, metrics, curves and differing settings."""

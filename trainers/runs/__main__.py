@@ -1,6 +1,6 @@
 """`python -m trainers.runs [--run=]FOLDER ... [--figure=eval/loss] [--json]`
 
-Lists runs by reading their folders; nothing here imports TensorFlow, or touches a run that is at work.
+Lists runs by reading their folders. It doesn't import TensorFlow and doesn't disturb a running training.
 """
 
 if __name__ == "__main__":
@@ -33,9 +33,9 @@ from trainers.runs.read import Run, is_run, read_run
 MOST_COMPARED = 8
 USAGE = f"""python -m trainers.runs [FOLDER ...] [--figure=eval/loss] [--json]
 
-Lists the runs below folders, `runs` if none is named: state, step, last and best figures, and how long ago each was
-heard of. Where the folders are those of runs themselves, up to {MOST_COMPARED}, it shows what differs between them, and
-their curves. With --figure the best run comes first.
+Lists the runs in and below folders (default: `runs`): state, step, last and best metrics, and time since the last
+write. If the folders are runs themselves, up to {MOST_COMPARED}, it also shows differing settings and curves. With
+--figure the best run comes first.
 
 {RULE}"""
 
@@ -47,9 +47,9 @@ def parse(words: Sequence[str]) -> FlagValues:
 
 def _define(flag_values: FlagValues) -> None:
     texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
-    texts("run", [], "the folder of a run, or one with runs below it; `--run=` may be left out")
-    texts("figure", [], "a figure to list and draw, by its split and name; again for more")
-    absl_flags.DEFINE_boolean("json", False, "print all of it as JSON", flag_values=flag_values)
+    texts("run", [], "the folder of a run, or one with runs below it; `--run=` is optional")
+    texts("figure", [], "a metric to list and draw, as split/name; repeat for more")
+    absl_flags.DEFINE_boolean("json", False, "print everything as JSON", flag_values=flag_values)
 
 
 def run(flags: FlagValues) -> int:
@@ -71,7 +71,7 @@ def run(flags: FlagValues) -> int:
 
 
 def _rank(name: str, run: Run) -> float:
-    """Returns what is smallest for the best run."""
+    """Returns a sort key: the best run has the smallest."""
     found = best(name, run.figures[name]) if name in run.figures else None
     return math.inf if found is None else -sign(name) * found[1]
 
@@ -93,7 +93,7 @@ def _show(runs: Sequence[Run], chosen: Sequence[str], *, compared: bool) -> None
         if rows:
             console.print(comparison(runs, rows, ascii_only=ascii_only, letters=letters))
         else:
-            console.print("Nothing differs between what they were started with.")
+            console.print("Nothing differs in settings, revision, versions or devices.")
     for name in figures:
         curves = {
             letter: each.figures[name] for letter, each in zip(letters, runs, strict=True) if name in each.figures

@@ -1,21 +1,21 @@
-"""What differs between runs: bindings in effect, revision, versions, devices."""
+"""Differences between runs: operative bindings, revision, versions, devices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.runs.read import Run
 
-MISSING = "–"  # what a run hasn't, or doesn't say
+MISSING = "–"  # the run has no such value
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Returns, by name, the values of all runs where two differ; those of what a run was started with come last."""
+    """Returns {name: values of all runs} where two runs differ; revision, devices and versions come last."""
     bindings = _differing([run.configuration for run in runs])
     return bindings | _differing([_started_with(run.record) for run in runs])
 
 
 def _differing(tables: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Compares tables; an empty one, of a run that left none, differs from none."""
+    """Compares tables; an empty one belongs to a run that recorded nothing, and is ignored."""
     rows = {}
     for name in sorted({name for table in tables for name in table}):
         if len({table.get(name) for table in tables if table}) > 1:

@@ -1,6 +1,6 @@
-"""Curves in a terminal, in dots of braille: eight in a letter's place.
+"""Curves in a terminal, drawn with braille characters of eight dots each.
 
-Colours are a help and no more: each curve ends in the letter of its run.
+Each curve ends in the letter of its run, so the chart is readable without colours.
 """
 
 import itertools
@@ -19,9 +19,9 @@ HEIGHT = 14  # lines
 
 
 def chart(name: str, curves: Mapping[str, Curve], *, width: int, ascii_only: bool) -> list[Text]:
-    """Returns the lines of a chart of one figure: `curves` are those of runs, by their letters.
+    """Returns the lines of a chart of one metric; `curves` maps the letters of runs to curves.
 
-    A run without a single number isn't drawn; there has to be one that is.
+    Runs without a finite value are skipped; at least one run must have one.
     """
     points = {letter: curve.finite for letter, curve in curves.items() if curve.finite}
     scale = Scale.of((y for each in points.values() for _, y in each), even=has_bound(name))
@@ -56,7 +56,7 @@ def _row(scale: Scale, value: float) -> int:
 
 
 def _dots(points: Sequence[Point], steps: Scale, scale: Scale, columns: int) -> set[tuple[int, int]]:
-    """Returns the dots, from the top left, of straight lines between points."""
+    """Returns the dots of straight lines between points, counted from the top left."""
     places = [(steps.place(x) * (2 * columns - 1), (1 - scale.place(y)) * (4 * HEIGHT - 1)) for x, y in points]
     dots = {(round(x), round(y)) for x, y in places}
     for (x0, y0), (x1, y1) in itertools.pairwise(places):

@@ -1,4 +1,4 @@
-"""Figures of a run over its steps, and which of two values is the better one, as far as a name tells.
+"""Curves of metrics over steps, and the direction in which a metric improves, read from its name.
 
 >>> curve = Curve((100, 200, 300), (0.5, 0.2, 0.3))
 >>> curve.last, best("eval/loss", curve), best("eval/accuracy", curve)
@@ -21,11 +21,11 @@ LARGER = {
     *("accuracy", "auc", "bleu", "bound", "coverage", "diversity", "f1", "iou", "precision", "psnr", "r2", "recall"),
     *("ssim",),
 }
-RULE = """best of a figure: the smallest where a word of its name is one of
+RULE = """the best value of a metric is the smallest if its name contains one of
   {smaller};
-the largest where it is one of
+the largest if it contains one of
   {larger};
-none for the losses of a step of several updates (d/loss), which work against each other, or any other name.""".format(
+and unknown for other names, and for losses of single updates (d/loss), which may compete.""".format(
     smaller=", ".join(sorted(SMALLER)), larger=", ".join(sorted(LARGER))
 )
 MOST_COLUMNS = 4
@@ -34,7 +34,7 @@ Point = tuple[int, float]
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One figure at the steps where it was measured: nan where it wasn't finite."""
+    """One metric at the steps where it was measured; values that weren't finite are NaN."""
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
@@ -44,7 +44,7 @@ class Curve:
         return self.steps[-1], self.values[-1]
 
     def at(self, step: int) -> float | None:
-        """Returns the value at a step, the last that was measured there; `None` where none was."""
+        """Returns the last value measured at a step, or `None`."""
         return dict(zip(self.steps, self.values, strict=True)).get(step)
 
     @property
@@ -53,7 +53,7 @@ class Curve:
 
 
 def sign(name: str) -> int:
-    """Returns 1 for a figure that is better larger, -1 for one that is better smaller, 0 where its name doesn't say."""
+    """Returns 1 if larger is better, -1 if smaller is better, 0 if the name doesn't say."""
     split, *phase, _ = name.split("/")
     words = _words(name)
     if phase and split != "eval" and "loss" in words:  # what follows `eval/` is a source
@@ -62,7 +62,7 @@ def sign(name: str) -> int:
 
 
 def has_bound(name: str) -> bool:
-    """Returns whether a figure, with its split or without, grows towards a bound, where logarithms are flat.
+    """Returns whether a metric approaches an upper bound, where a logarithmic axis would be flat.
 
     >>> has_bound("eval/accuracy"), has_bound("roc_auc"), has_bound("eval/loss")
     (True, True, False)
@@ -75,13 +75,13 @@ def _words(name: str) -> set[str]:
 
 
 def best(name: str, curve: Curve) -> Point | None:
-    """Returns the step and value where the figure was best first; None if no value is, or the name doesn't say."""
+    """Returns step and value of the first best point; `None` without a finite value or a known direction."""
     better = sign(name)
     return max(curve.finite, key=lambda point: better * point[1], default=None) if better else None
 
 
 def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
-    """Returns the last value as it is shown and, where that looks another, the best with its step.
+    """Returns the last value as displayed and, if it looks different, the best one with its step.
 
     >>> last_and_best("eval/loss", Curve((100, 200, 300), (0.5, 0.2, 0.3)))
     ('0.3000', 'best 0.2000 at 200')
@@ -93,7 +93,7 @@ def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
 
 
 def main_figures(runs: Iterable[Mapping[str, Curve]]) -> list[str]:
-    """Returns the figures that tell most of these runs: what is held out, and has a best; the most common first."""
+    """Returns the metrics that most of these runs have, most common first: held out, with a known direction."""
     counts: Counter[str] = Counter()
     for figures in runs:
         good = [name for name in figures if sign(name)]

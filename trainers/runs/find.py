@@ -1,4 +1,4 @@
-"""Which runs and figures a command is about, by the names that it was given."""
+"""Finds the runs and metrics that a command line names."""
 
 import contextlib
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 from core.errors import ConfigurationError, did_you_mean, shown
 from trainers.runs.read import Run, is_run
 
-DEPTH = 3  # folders below the one that is named
+DEPTH = 3  # levels below the named folder
 _WHAT: dict[type[OSError], str] = {FileNotFoundError: "doesn't exist", NotADirectoryError: "is no folder"}
 
 
 def find_runs(folders: Sequence[str]) -> list[Path]:
-    """Returns the folders of runs that are, or lie below, `folders`: by default `runs`. Each once."""
+    """Returns the folders of runs that are `folders` or are below them (default: `runs`), each once."""
     found: dict[str, Path] = {}
     for name in folders or ["runs"]:
         try:
@@ -22,8 +22,8 @@ def find_runs(folders: Sequence[str]) -> list[Path]:
             raise _no_folder(name, error, named=bool(folders)) from None
         if not below:
             raise ConfigurationError(
-                f"{shown(name)} is no run, and none lies in it: a run's folder has a `run.json` or `metrics.jsonl`. "
-                "Name the `--workdir` of a run, or the folder of several."
+                f"{shown(name)} is no run and contains none: a run's folder has a `run.json` or `metrics.jsonl`. "
+                "Give the `--workdir` of a run, or a folder of runs."
             )
         for each in below:
             found.setdefault(os.path.realpath(each), each)
@@ -31,7 +31,7 @@ def find_runs(folders: Sequence[str]) -> list[Path]:
 
 
 def check_figures(figures: Sequence[str], runs: Sequence[Run]) -> None:
-    """Refuses a figure that no run has."""
+    """Raises an error for a metric that no run has."""
     known = list(dict.fromkeys(name for run in runs for name in run.figures))
     for figure in figures:
         if figure not in known:
@@ -41,19 +41,19 @@ def check_figures(figures: Sequence[str], runs: Sequence[Run]) -> None:
 
 
 def _below(path: Path, depth: int) -> Iterator[Path]:
-    """Yields the folders of runs; raises an `OSError` where `path` is none that can be read."""
+    """Yields the folders of runs; raises an `OSError` if `path` isn't a readable folder."""
     if is_run(path):
         yield path
     elif depth:
         for folder in sorted(each for each in path.iterdir() if os.path.isdir(each) and not each.name.startswith(".")):
-            with contextlib.suppress(OSError):  # somebody else's
+            with contextlib.suppress(OSError):  # not readable
                 yield from _below(folder, depth - 1)
 
 
 def _no_folder(name: str, error: OSError, *, named: bool) -> ConfigurationError:
     if not named and isinstance(error, FileNotFoundError):
         return ConfigurationError(
-            f"there is no folder `runs` in `{Path.cwd()}`: name that of a run, or of several, as "
+            f"there is no folder `runs` in `{Path.cwd()}`: give a run's folder or a folder of runs, as "
             "`python -m trainers.runs FOLDER`."
         )
     path = Path(name)
@@ -62,5 +62,5 @@ def _no_folder(name: str, error: OSError, *, named: bool) -> ConfigurationError:
         siblings = [str(each) for each in path.parent.iterdir() if os.path.isdir(each)]
     what = _WHAT.get(type(error), f"can't be read ({error.strerror})")
     return ConfigurationError(
-        f"{shown(name)} {what}: name the folder of a run, or of several.{did_you_mean(name, siblings)}"
+        f"{shown(name)} {what}: give a run's folder or a folder of runs.{did_you_mean(name, siblings)}"
     )

@@ -1,4 +1,4 @@
-"""Tables of runs: how each is doing, and what differs between them."""
+"""Tables of runs: their status, and how their settings differ."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def console_of_stdout() -> Console:
-    """Returns a console that cuts nothing off where stdout is a pipe, which has no width."""
+    """Returns a console that doesn't truncate lines if stdout is a pipe, which has no width."""
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
 
 
@@ -30,7 +30,7 @@ def table(columns: Sequence[str], *, ascii_only: bool) -> Table:
 
 
 def listing(runs: Sequence[Run], figures: Sequence[str], *, now: float, ascii_only: bool, letters: str = "") -> Table:
-    """Returns a row for each run, headed by its letter where it has one."""
+    """Returns a table with a row for each run, after its letter if it has one."""
     made = table(["run", "state", "step", *figures, "heard"], ascii_only=ascii_only)
     for i, run in enumerate(runs):
         made.add_row(
@@ -51,7 +51,7 @@ def _figure(run: Run, name: str) -> str:
 
 
 def comparison(runs: Sequence[Run], rows: Mapping[str, Sequence[str]], *, ascii_only: bool, letters: str) -> Table:
-    """Returns a column for each run, a row for each name whose values differ."""
+    """Returns a table with a column for each run and a row for each name whose values differ."""
     made = table(["", *(letters or [run.name for run in runs])], ascii_only=ascii_only)
     for name, values in rows.items():
         made.add_row(Text(as_said(name)), *(Text(as_said(value)) for value in values))
@@ -59,7 +59,7 @@ def comparison(runs: Sequence[Run], rows: Mapping[str, Sequence[str]], *, ascii_
 
 
 def age(seconds: float) -> str:
-    """Returns a time span as people say it.
+    """Returns a time span in words.
 
     >>> age(3), age(200), age(86400 * 2.4), age(-5)
     ('3 s', '3 min', '2 d', '0 s')

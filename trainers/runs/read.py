@@ -1,7 +1,7 @@
-"""A run as it lies in its folder, for those who only look: nothing is written, locked or waited for.
+"""Reads a run from its folder, without writing, locking or waiting.
 
-A run may be at work meanwhile, or have been killed at any moment: what can't be read is named in `Run.damage`, and the
-rest is there.
+The run may be running, or may have been killed at any moment. Unreadable files are listed in `Run.damage`; the rest is
+returned.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from trainers.gin_audit.statements import Macro, text
 from trainers.runs.figures import Curve
 from trainers.workdir import is_locked
 
-SIGNS = (".lock", "run.json", "result.json", "metrics.jsonl")  # by one of which a folder is known for a run's
+SIGNS = (".lock", "run.json", "result.json", "metrics.jsonl")  # a folder with one of these is a run's
 RUNNING, FINISHED, STOPPED, FAILED, NEVER_BEGAN = "running", "finished", "stopped", "failed", "never began"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a folder tells of its run; `heard` is when it last wrote, in seconds since 1970."""
+    """The contents of a run's folder; `heard` is the time of its last write, in seconds since 1970."""
 
     path: Path
     state: str
@@ -43,28 +43,28 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Returns its path as a screen may show it."""
+        """Returns its path, safe to print."""
         return as_said(str(self.path)).replace("\n", "\\n")
 
     @property
     def reached(self) -> str:
-        """Says its step, and of how many where that is another."""
+        """Returns its step and, if different, its planned number of steps."""
         return f"{self.step:,}" + (f" of {self.steps:,}" if self.steps not in (None, self.step) else "")
 
     @property
     def ending(self) -> str:
-        """Says its state in a few words."""
+        """Returns its state in a few words."""
         if self.state in (FAILED, NEVER_BEGAN) and self.exit_code is not None:
             return f"{self.state} ({self.exit_code}: {EXIT_CODES.get(self.exit_code, 'none of our exit codes')})"
         return self.state
 
 
 def is_run(path: Path) -> bool:
-    return any(os.path.isfile(path / name) for name in SIGNS)  # a `Path` raises where it may not look
+    return any(os.path.isfile(path / name) for name in SIGNS)  # unlike a `Path`'s, no error without permission
 
 
 def read_run(path: Path) -> Run:
-    """Returns the run of a folder, of which anything may be missing."""
+    """Returns the run of a folder, in which any file may be missing."""
     damage: list[str] = []
     configuration = _configuration(path / "config" / "operative.gin", damage)
     figures = _figures(path, damage)
@@ -91,14 +91,14 @@ def read_run(path: Path) -> Run:
 
 
 def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, int | None, str]:
-    """Returns the state, the exit code where there is one, and why."""
+    """Returns the state, the exit code if there is one, and the reason."""
     if is_locked(path / ".lock"):
         return RUNNING, None, ""
     code, reason = result.get("exit_code"), as_said(str(result.get("reason", "")))
     if type(code) is not int:
         if not began:
             return NEVER_BEGAN, None, "it was stopped before its first step"
-        return STOPPED, None, "it left no result: it was killed, or is running where its lock can't be seen from here"
+        return STOPPED, None, "it left no result: it was killed, or runs on a machine whose locks aren't visible here"
     if code == 0:
         return FINISHED, code, reason
     if type(result.get("step")) is not int:
@@ -107,7 +107,7 @@ def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, 
 
 
 def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
-    """Returns each figure by `split/name`, in the order in which they first appear: the run's own, then others."""
+    """Returns each metric by `split/name`, in the order of first appearance: `metrics.jsonl` first."""
     points, later = (_points(path / name, damage) for name in ("metrics.jsonl", "evaluations.jsonl"))
     for name, values in later.items():
         points[name] = values | points.get(name, {})
@@ -116,7 +116,7 @@ def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
 
 
 def _points(path: Path, damage: list[str]) -> dict[str, dict[int, float]]:
-    """Returns what a file of lines has of each figure, by step."""
+    """Returns {metric: {step: value}} of a JSON-lines file."""
     points: dict[str, dict[int, float]] = {}
     unread = []
     for number, line in enumerate((_bytes(path, damage) or b"").splitlines(True), 1):
@@ -129,7 +129,7 @@ def _points(path: Path, damage: list[str]) -> dict[str, dict[int, float]]:
                 row.pop(CHECKPOINT, None)
             values = {f"{split}/{name}": _number(value) for name, value in row.items()}
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-            if line.endswith(b"\n"):  # one without is being written, or was when the run was killed
+            if line.endswith(b"\n"):  # otherwise an incomplete line
                 unread.append(number)
             continue
         for name, value in values.items():
@@ -140,7 +140,7 @@ def _points(path: Path, damage: list[str]) -> dict[str, dict[int, float]]:
 
 
 def _warnings(path: Path, damage: list[str]) -> Iterator[tuple[int, str]]:
-    """Yields what a run was warned of, with the step."""
+    """Yields the run's warnings with their steps."""
     unread = 0
     for line in (_bytes(path, damage) or b"").splitlines(True):
         try:
@@ -153,13 +153,13 @@ def _warnings(path: Path, damage: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _number(value: Any) -> float:
-    """Returns a figure; nan for what isn't finite, which is written as null."""
+    """Returns a metric; NaN for null, which stands for a value that isn't finite."""
     x = math.nan if value is None else float(value)
     return x if math.isfinite(x) else math.nan
 
 
 def _configuration(path: Path, damage: list[str]) -> dict[str, str]:
-    """Returns each parameter that was in effect as gin would write it, macros by their values."""
+    """Returns {parameter: value in gin syntax} of the operative configuration, with macros resolved."""
     if _bytes(path, damage) is None:
         return {}
     try:
@@ -172,7 +172,7 @@ def _configuration(path: Path, damage: list[str]) -> dict[str, str]:
 
 
 def _without_macros(value: Any, macros: Mapping[str, Any]) -> Any:
-    """Puts values in place of macros; one that leads to itself stays."""
+    """Replaces macros by their values; a macro that refers to itself stays."""
     if isinstance(value, Macro) and value.name in macros:
         rest = {name: x for name, x in macros.items() if name != value.name}
         return _without_macros(macros[value.name], rest)
@@ -184,7 +184,7 @@ def _without_macros(value: Any, macros: Mapping[str, Any]) -> Any:
 
 
 def _object(path: Path, damage: list[str]) -> dict[str, Any]:
-    """Returns what a JSON file holds; empty, with a word on it, if that is no object."""
+    """Returns the object in a JSON file; empty, with a note in `damage`, if it isn't one."""
     content = _bytes(path, damage)
     if content is None:
         return {}
@@ -199,9 +199,9 @@ def _object(path: Path, damage: list[str]) -> dict[str, Any]:
 
 
 def _bytes(path: Path, damage: list[str]) -> bytes | None:
-    """Returns what a file holds; None, with a word on it unless it isn't there, if it can't be read."""
+    """Returns a file's content; None if it can't be read, with a note in `damage` unless it doesn't exist."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for ever
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
             damage.append(f"`{path.name}` isn't a plain file")
             return None
         return path.read_bytes()

@@ -1,4 +1,4 @@
-"""The axis of a chart: where a value lies between its ends, and which values are written beside it.
+"""Chart axes: positions of values, and the values to label.
 
 >>> scale = Scale.of([2.3, 0.2, 0.05])
 >>> scale.logarithmic, scale.ticks(), round(scale.place(0.05), 3), round(scale.place(2.3), 3)
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 
 from core.telemetry.console import format_figure
 
-WIDE = 10.0  # how many times the smallest value the largest has to be for a logarithmic scale
+WIDE = 10.0  # ratio of largest to smallest value from which the scale is logarithmic
 INTERVALS = 5
-LONGEST = 8  # letters of a label, which has to fit next to a chart
+LONGEST = 8  # characters of a label
 
 
 def tick_labels(name: str, ticks: Sequence[float]) -> list[str]:
-    """Returns what stands beside round values of the figure `name`: few letters, and no two the same.
+    """Returns short, distinct labels for round values of the metric `name`.
 
     >>> tick_labels("loss", [0.05, 100.0, 2_000_000.0]), tick_labels("step_seconds", [0.05])
     (['0.05', '100', '2e6'], ['50 ms'])
@@ -42,12 +42,12 @@ def _label(name: str, tick: float) -> str:
 
 
 def _short(number: str) -> str:
-    """Returns a number without the letters of its exponent that say nothing."""
+    """Returns a number without redundant characters in its exponent."""
     return re.sub(r"e\+?(-?)0*", r"e\1", number)
 
 
 def step_label(step: int) -> str:
-    """Returns what stands below a step.
+    """Returns the label of a step.
 
     >>> step_label(800_000), step_label(1_500_000)
     ('800,000', '1.5M')
@@ -57,7 +57,7 @@ def step_label(step: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Values from `low` to `high`, evenly or by their logarithms."""
+    """Values from `low` to `high` on a linear or logarithmic axis."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Iterable[float], *, even: bool = False) -> "Scale":
-        """Returns the scale that holds these finite values: logarithmic, unless `even`, where they span a decade."""
+        """Returns a scale for these finite values: logarithmic if they span a decade, unless `even` is set."""
         values = list(values)
         low, high = min(values), max(values)
         if not (high / 2 - low / 2) / INTERVALS:  # one value, or two with no other float between them
@@ -78,7 +78,7 @@ class Scale:
         if self.logarithmic:
             low = math.log(self.low)
             return (math.log(value) - low) / (math.log(self.high) - low)
-        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves: the span may be too large a float
+        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves, because the span may overflow
 
     def ticks(self) -> list[float]:
         """Returns round values within the scale."""

@@ -1,4 +1,4 @@
-"""How far repetitions of a run lie apart.
+"""Mean and standard deviation over repetitions of a run.
 
 >>> Spread.of([1.0, 2.0, 3.0])
 Spread(mean=2.0, deviation=1.0, count=3)
@@ -18,13 +18,13 @@ SEED = "Experiment.seed"
 
 
 def is_seed(name: str) -> bool:
-    """Tells whether the runs that differ in this parameter alone are repetitions of one another."""
+    """Returns whether this parameter is a seed: runs that differ in it alone are repetitions."""
     return name.rpartition("/")[2].split(".")[-2:] == SEED.split(".")
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """The mean of `count` values, and their standard deviation as a sample, which a single one hasn't."""
+    """The mean of `count` values and their sample standard deviation, `None` for a single value."""
 
     mean: float
     deviation: float | None
@@ -32,14 +32,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Returns the spread of these values; nan where one of them is."""
+        """Returns the spread of these values; NaN if one of them is."""
         if not values or not all(map(math.isfinite, values)):
             return cls(math.nan, None, len(values))
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation, len(values))
 
     def told(self, name: str) -> str:
-        """Returns the mean of the figure `name` and, to as many places, the deviation."""
+        """Returns the mean of the metric `name` and its deviation, with the same number of decimals."""
         if not self.count:
             return MISSING
         mean = format_figure(name, self.mean)

@@ -1,1 +1,1 @@
-"""A grid of runs, one after the other or some at once, that goes on where it stopped."""
+"""Grid search: runs of all combinations of values, one after the other or several at once, resumable."""

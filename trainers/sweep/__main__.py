@@ -1,7 +1,7 @@
 """`python -m trainers.sweep --over='adamw.learning_rate=[1e-3, 3e-3]' --over='seed=[0, 1]' -- <flags of the runs>`
 
-A grid of runs, each a process of `python -m trainers.main`. The same command goes on where it was stopped. Nothing here
-imports TensorFlow.
+Runs a grid, each point as a process of `python -m trainers.main`. The same command resumes a stopped sweep. Nothing
+here imports TensorFlow.
 """
 
 if __name__ == "__main__":
@@ -43,70 +43,70 @@ USAGE = f"""python -m trainers.sweep --over='a.b=[1, 2]' --over='seed=[0, 1]' [-
 python -m trainers.sweep --over='a.b=[1, 2]' -- <flags of trainers.launch> -- <flags of trainers.main>
 
 Runs trainers.main for each point of a grid, and prints a table of means and standard deviations over the seeds. `seed`
-is short for Experiment.seed. Each run has a folder of its own in that of the sweep: the --workdir behind the `--`, or
-runs/<name of the first gin file>-sweep. The same command goes on where it was stopped; a run that has finished isn't
-run again. A run that fails is named, and the others go on. With flags of trainers.launch, as --workers=2, each run is a
+is short for Experiment.seed. Each run has a folder in the sweep's folder, which is the --workdir after the `--`, or
+runs/<name of the first gin file>-sweep. The same command resumes the sweep and skips finished runs. If a run fails, the
+sweep reports it and continues with the others. With flags of trainers.launch, such as --workers=2, each run is a
 cluster on this machine.
 
 exit codes:
   0   all runs have finished
   {STOPPED:<4}a signal stopped them: run it again
   {KILLED:<4}a run was killed
-  otherwise that of the first point whose run has failed"""
+  otherwise the exit code of the first point whose run failed"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What the command line asks for."""
+    """The parsed command line."""
 
     flags: FlagValues
     sweep: Sweep
 
 
 def parse(words: Sequence[str]) -> Command:
-    """Returns what to run; the flags of `trainers.main` are checked as well."""
+    """Returns the command to run; also checks the flags of `trainers.main`."""
     place = words.index("--") if "--" in words else len(words)
-    flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Flags of `trainers.main` come behind a `--`.")
+    flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Put the flags of `trainers.main` after a `--`.")
     if not flags.over:
-        raise ConfigurationError("`--over` is missing: say what differs, as `--over='seed=[0, 1, 2]'`.")
+        raise ConfigurationError("`--over` is missing: give a parameter and its values, as `--over='seed=[0, 1, 2]'`.")
     if flags.at_once < 1:
-        raise ConfigurationError(f"`--at_once` is {flags.at_once}; it counts runs: give 1 or more.")
+        raise ConfigurationError(f"`--at_once` is {flags.at_once}; give a number of runs, 1 or more.")
     if figure := next((each for each in flags.figure if "/" not in each), None):
         raise ConfigurationError(f"`--figure` is {shown(figure)}: give a split and a name, as `--figure=eval/loss`.")
     if place == len(words):
-        raise ConfigurationError("the flags of `trainers.main` are missing: put them behind a `--` that stands alone.")
+        raise ConfigurationError("the flags of `trainers.main` are missing: put them after a separate `--`.")
     launch_words, main_words = _split(words[place + 1 :])
     main_flags = command.parse(main_words)
     if main_flags.mode != "train" or main_flags.eager:
         given = f"--mode={main_flags.mode}" if main_flags.mode != "train" else "--eager"
-        raise ConfigurationError(f"`{given}` has no effect in a sweep, whose runs train: leave it out.")
+        raise ConfigurationError(f"`{given}` has no effect in a sweep, whose runs train: remove it.")
     overs = [parse_over(given) for given in flags.over]
     folder = Path(main_flags.workdir or Path("runs") / f"{Path(main_flags.gin_file[0]).stem}-sweep")
     if is_run(folder):
         raise ConfigurationError(
-            f"`{folder}` holds a run, and a sweep keeps several in its folder: name another with `--workdir=DIR`."
+            f"`{folder}` holds a single run, and a sweep needs a folder for several: give another `--workdir=DIR`."
         )
     return Command(flags, Sweep(overs, points_of(overs), main_flags, folder, launch_words))
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the flags of `trainers.launch`, where a second `--` stands behind some, and those of `trainers.main`."""
+    """Returns the flags of `trainers.launch`, which precede a second `--`, and those of `trainers.main`."""
     if "--" not in words:
         return (), words
-    parse_launch(words)  # here a mistake is shown once, not by every run
+    parse_launch(words)  # checked here, so that a mistake is shown once
     place = words.index("--")
     return words[:place], words[place + 1 :]
 
 
 def _define(flag_values: FlagValues) -> None:
     texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
-    texts("over", [], "a parameter or macro with a list of its values; again for more")
-    texts("figure", [], "a figure for the table, by its split and name; again for more")
+    texts("over", [], "a parameter or macro with a list of its values; repeat for more")
+    texts("figure", [], "a metric for the table, as split/name; repeat for more")
     absl_flags.DEFINE_integer("at_once", 1, "how many runs share this machine", flag_values=flag_values)
 
 
 def run(parsed: Command) -> int:
-    """Runs what is left of the grid, and prints the table; returns the exit code."""
+    """Runs the points that haven't finished, and prints the table; returns the exit code."""
     flags, sweep = parsed.flags, parsed.sweep
     start_logging(flags.verbosity)
     try:
@@ -126,14 +126,14 @@ def run(parsed: Command) -> int:
         _show(sweep, runs, flags.figure)
     if signals.received:
         name = describe_signal(signals.received[0])
-        print(f"error: stopped by {name}. The same command goes on from here.", file=sys.stderr)
+        print(f"error: stopped by {name}. The same command resumes the sweep.", file=sys.stderr)
         return STOPPED
     failed = next((code for point in left if (code := codes[point.name])), 0)
     return failed if failed >= 0 else KILLED
 
 
 def _check(sweep: Sweep, points: Sequence[Point]) -> int:
-    """Has all configurations bound, in one process that imports TensorFlow; returns its exit code."""
+    """Binds all configurations in one process that imports TensorFlow; returns its exit code."""
     request = {"words": sweep.main_words, "points": [point.params for point in points]}
     parent = os.getpid()
     code = subprocess.run(
@@ -150,23 +150,23 @@ def _check(sweep: Sweep, points: Sequence[Point]) -> int:
 
 
 def _finished(sweep: Sweep) -> dict[str, Run]:
-    """Returns the runs that have finished, by the names of their points."""
+    """Returns the finished runs by the names of their points."""
     return {point.name: read_run(sweep.path(point)) for point in sweep.points if sweep.is_finished(point)}
 
 
 def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
-    """Refuses a figure that no run has, once one has finished: before, nobody knows what it will have."""
+    """Raises an error for a metric that no run has; only after a run has finished, as metrics are unknown before."""
     if figures:
         try:
             check_figures(figures, [*_finished(sweep).values()])
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{error} The same command with one of these, or without `--figure`, goes on from here."
+                f"{error} The same command with one of these, or without `--figure`, resumes the sweep."
             ) from None
 
 
 def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, flags: FlagValues) -> dict[str, int]:
-    """Runs the points; returns their exit codes by name, having printed a line as each ended."""
+    """Runs the points and prints a line as each ends; returns their exit codes by name."""
     codes: dict[str, int] = {}
     mistakes: list[ConfigurationError] = []
 
@@ -190,19 +190,19 @@ def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, flags: FlagVal
 
 
 def _outcome(path: Path, job: Job, code: int) -> str:
-    """Says how a run has ended, and where to read on if it has failed."""
+    """Describes how a run ended and, if it failed, where its output is."""
     if code in (0, STOPPED, INTERRUPTED):
         return EXIT_CODES[code]
     if code < 0:
         return f"killed by {describe_signal(-code)}; its output is in `{job.log}`"
     run = read_run(path)
-    reason = run.reason if run.exit_code == code else ""  # what lies there may have been another run before
+    reason = run.reason if run.exit_code == code else ""  # the file may be an earlier run's
     kind = EXIT_CODES.get(code, "none of our exit codes")
     return f"failed ({code}: {kind}){f': {reason}' if reason else '.'} Its output is in `{job.log}`"
 
 
 def _show(sweep: Sweep, runs: Mapping[str, Run], chosen: Sequence[str]) -> None:
-    """Prints the table of what has finished."""
+    """Prints the table of finished runs."""
     console = console_of_stdout()
     figures = list(dict.fromkeys(chosen)) or main_figures(run.figures for run in runs.values())
     groups = {

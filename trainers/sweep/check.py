@@ -1,7 +1,7 @@
-"""Binds the configuration of each point before the first one is run: a process of its own, which imports TensorFlow.
+"""Binds the configuration of each point before the first run, in a separate process that imports TensorFlow.
 
-It reads `{"words": [flags of trainers.main], "points": [[bindings], ...]}` from stdin, and ends as the first run whose
-configuration is refused would.
+Reads `{"words": [flags of trainers.main], "points": [[bindings], ...]}` from stdin. Ends with the error and exit code
+of the first invalid configuration.
 """
 
 if __name__ == "__main__":
@@ -31,7 +31,7 @@ def parse(_: Sequence[str]) -> Any:
 
 
 def run(request: Any) -> int:
-    """Binds one configuration after the other; returns the exit code."""
+    """Binds the configurations in order; returns the exit code."""
     flags = command.parse(request["words"])
     start_logging(flags.verbosity)
     try:
@@ -46,7 +46,7 @@ def run(request: Any) -> int:
                 Session(flags, configuration, Path(), Preemption()).bind(required=[Experiment, Settings])
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a module of the user's may call `sys.exit`
+    except BaseException as error:  # a user's module may call `sys.exit`
         return report(error, verbose=flags.verbose)
     return 0
 

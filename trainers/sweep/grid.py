@@ -1,4 +1,4 @@
-"""The points of a grid: each binds one value of each list that is swept over, and has a folder whose name says which.
+"""Points of a grid: each combines one value of each `--over`, and has a folder named after them.
 
 >>> rates, seeds = parse_over("adamw.learning_rate = [1e-3, 3e-3]"), parse_over("seed = [0, 1]")
 >>> [point.name for point in points_of([rates, seeds])]
@@ -25,14 +25,14 @@ EXAMPLE = "write a list of gin values, as `--over='adamw.learning_rate=[1e-3, 3e
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """What is swept over: the name of a parameter or macro, and its values."""
+    """One `--over`: the name of a parameter or macro, and its values."""
 
     name: str
     values: tuple[Any, ...]
 
     @property
     def is_seed(self) -> bool:
-        """Tells whether the points that differ in it alone are repetitions of one another."""
+        """Returns whether this is a seed: points that differ in it alone are repetitions."""
         return is_seed(self.name)
 
     @property
@@ -45,12 +45,12 @@ class Point:
     """One run of a grid."""
 
     name: str  # of its folder
-    params: list[str]  # a `--gin_param` for each thing that is swept over
+    params: list[str]  # one `--gin_param` for each `--over`
     values: tuple[str, ...]  # as gin writes them
 
 
 def parse_over(given: str) -> Over:
-    """Returns what an `--over` says; raises a `ConfigurationError` for a mistake in it."""
+    """Parses an `--over`; raises a `ConfigurationError` for a mistake in it."""
     try:
         bindings = read_all([], [given], []).bindings
     except ConfigurationError as error:
@@ -59,23 +59,23 @@ def parse_over(given: str) -> Over:
         raise ConfigurationError(f"`--over` is {shown(given)}, which has no list of values: {EXAMPLE}.")
     (binding,) = bindings
     if not binding.value:
-        raise ConfigurationError(f"`--over` is {shown(given)}: without a value the grid has no point; {EXAMPLE}.")
+        raise ConfigurationError(f"`--over` is {shown(given)}: the list is empty; {EXAMPLE}.")
     texts = [text(value) for value in binding.value]
     twice = next((each for each in texts if texts.count(each) > 1), None)
     if twice is not None:
         raise ConfigurationError(
-            f"`--over` is {shown(given)}: {twice} stands there twice, and would be the same run. Keep one; for "
+            f"`--over` is {shown(given)}: it contains {twice} twice, which would be the same run. Keep one; for "
             "repetitions sweep over seeds, as `--over='seed=[0, 1, 2]'`."
         )
     return Over(SEED if binding.name == "seed" else binding.name, tuple(binding.value))
 
 
 def points_of(overs: Sequence[Over]) -> list[Point]:
-    """Returns all points, those of the last list beside each other."""
+    """Returns all points; the last list varies fastest."""
     names = [over.name for over in overs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigurationError(f"`--over` is given `{twice}` twice: put all of its values into one list.")
+        raise ConfigurationError(f"`--over` names `{twice}` twice: put all of its values into one list.")
     shorts = [over.short for over in overs]
     labels = [over.short if shorts.count(over.short) == 1 else over.name for over in overs]
     count = 1
@@ -91,12 +91,12 @@ def _point(names: Sequence[str], labels: Sequence[str], values: Sequence[Any]) -
     readable = [_readable(value) for value in values]
     name = ",".join(f"{_safe(label)}={_safe(x)[:40]}" for label, x in zip(labels, readable, strict=True))
     if len(name) > 150 or any(_safe(x)[:40] != x for x in (*labels, *readable)):
-        name = f"{name[:150]}-{hashlib.sha256(repr(params).encode()).hexdigest()[:8]}"  # others may look the same
+        name = f"{name[:150]}-{hashlib.sha256(repr(params).encode()).hexdigest()[:8]}"  # short names may collide
     return Point(name, params, tuple(text(value) for value in values))
 
 
 def _readable(value: Any) -> str:
-    """Returns a name for a value: a plain word goes without its quotes, what is made without its parentheses."""
+    """Returns a name for a value: a plain word without quotes, `@f()` without parentheses."""
     if isinstance(value, str) and re.fullmatch(r"[a-z]\w*", value):
         return value
     if isinstance(value, Reference) and value.evaluated:
@@ -105,5 +105,5 @@ def _readable(value: Any) -> str:
 
 
 def _safe(word: str) -> str:
-    """Returns a word that is a file's name, and needs no quotes in a shell."""
+    """Returns a word that is a valid file name and needs no quotes in a shell."""
     return re.sub(r"[^A-Za-z0-9_.@%+-]+", "_", word)

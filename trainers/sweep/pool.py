@@ -1,4 +1,4 @@
-"""Runs as processes, so many at once; signals are passed on, and none is left behind."""
+"""Process pool: runs jobs in parallel, passes signals on, and leaves no process behind."""
 
 import collections
 import contextlib
@@ -16,7 +16,7 @@ from trainers.launch.processes import POLL_SECONDS, Signals, die_with
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to run: a command, and the file that its output goes to."""
+    """A command, and the file for its output."""
 
     name: str
     command: Sequence[str]
@@ -31,10 +31,10 @@ class _Started:
 
 
 def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Callable[[Job, int, float], bool]) -> None:
-    """Runs all jobs; none starts after a signal.
+    """Runs all jobs; starts none after a signal.
 
-    `ended` is called with the exit code and the seconds of each, and returns whether to go on: if not, those that run
-    are told to save and end.
+    `ended` is called with the exit code and the seconds of each job, and returns whether to continue. If not, SIGTERM
+    makes the running jobs save and end.
     """
     waiting = collections.deque(jobs)
     running: list[_Started] = []
@@ -70,14 +70,14 @@ def _start(job: Job) -> _Started:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C in the terminal comes to the sweep alone, which passes it on
+                start_new_session=True,  # Ctrl-C reaches the sweep alone, which passes it on
                 preexec_fn=lambda: die_with(parent),
             )
     return _Started(job, process, time.monotonic())
 
 
 def _kill(running: Sequence[_Started]) -> None:
-    """Kills what still runs, with its children."""
+    """Kills the running jobs with their children."""
     for each in running:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(each.process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a sweep has found: a row for each point without its seeds, with means and spreads."""
+"""The result table of a sweep: one row for each setting, with means and spreads over its seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from trainers.runs.read import Run
 from trainers.runs.spread import Spread
 from trainers.sweep.grid import Over, Point
 
-Values = tuple[str, ...]  # of all that is swept over but the seed
+Values = tuple[str, ...]  # all values but the seed
 
 
 def groups_of(points: Sequence[Point], overs: Sequence[Over]) -> dict[Values, list[Point]]:
-    """Returns the points that differ in their seeds alone, by all other values."""
+    """Returns {values without the seed: points}."""
     groups: dict[Values, list[Point]] = {}
     for point in points:
         key = tuple(value for over, value in zip(overs, point.values, strict=True) if not over.is_seed)
@@ -31,7 +31,7 @@ def summary(
     *,
     ascii_only: bool,
 ) -> Table:
-    """Returns the table: the last value of each figure, over the runs of a group; one that hasn't finished is None."""
+    """Returns the table: each metric's last value over the runs of a group; an unfinished run is None."""
     finished = {key: [run for run in runs if run] for key, runs in groups.items()}
     spreads = {
         name: {

@@ -1,1 +1,1 @@
-"""Verifies on the machine at hand what was tested on others: its kernels, its devices together, its resumes."""
+"""Checks kernels, replicas and resuming on the machine at hand."""

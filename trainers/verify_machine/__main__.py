@@ -1,6 +1,6 @@
 """`python -m trainers.verify_machine [--out=DIR] [--replicas=N] [--only=NAME ...]`
 
-Verifies that everything holds on the machine at hand, its GPUs or TPUs, and writes a report. Some minutes.
+Runs the machine checks on the GPUs, TPUs or CPU present, and writes a report. Takes some minutes.
 """
 
 if __name__ == "__main__":
@@ -22,31 +22,31 @@ from trainers.process.flags import parse_flags
 
 USAGE = """python -m trainers.verify_machine [--out=DIR] [--replicas=N] [--only=NAME]
 
-Verifies on this machine, its GPUs or TPUs, what Tapeloop promises: kernels, trainings, resumes, replicas. Each check is
-a command in a process of its own. Writes report.md and report.json; ends with 1 if a check has failed."""
+Checks on this machine, its GPUs or TPUs, what Tapeloop promises: kernels, trainings, resuming, replicas. Each check
+runs in a separate process. Writes report.md and report.json; ends with 1 if a check failed."""
 
 
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong one."""
     flags = parse_flags(words, _define, usage=USAGE)
     if flags.replicas is not None and flags.replicas < 2:
-        raise ConfigurationError(f"`--replicas` is {flags.replicas}; it counts devices together: give 2 or more.")
+        raise ConfigurationError(f"`--replicas` is {flags.replicas}; it is a number of devices: give 2 or more.")
     return flags
 
 
 def _define(flag_values: FlagValues) -> None:
     text = functools.partial(absl_flags.DEFINE_string, flag_values=flag_values)
-    text("out", "verify_machine", "the folder for the report, and for what the checks leave")
+    text("out", "verify_machine", "the folder for the report and the runs of the checks")
     number = functools.partial(absl_flags.DEFINE_integer, flag_values=flag_values)
     texts = functools.partial(absl_flags.DEFINE_multi_string, flag_values=flag_values)
     switch = functools.partial(absl_flags.DEFINE_boolean, flag_values=flag_values)
-    number("replicas", None, "devices to use together; all there are, or two virtual CPUs, if left out")
-    texts("only", [], "a check to make; may be given several times")
-    switch("verbose", False, "show tracebacks with errors")
+    number("replicas", None, "devices to use together (default: all, or two virtual CPUs)")
+    texts("only", [], "a check to run; repeat for more")
+    switch("verbose", False, "show tracebacks of errors")
 
 
 def run(flags: FlagValues) -> int:
-    """Makes the checks one after the other, with a line for each; returns the exit code."""
+    """Runs the checks one after the other, and prints a line for each; returns the exit code."""
     start_logging(flags.verbosity)
     try:
         return _run(flags)
@@ -66,15 +66,15 @@ def _run(flags: FlagValues) -> int:
             raise ConfigurationError(f"`--only` is {name!r}; the checks are {names}.{did_you_mean(name, names)}")
     folder = Path(flags.out)
     if (folder / "learns").exists() or (folder / "report.md").exists():
-        raise ConfigurationError(f"`--out` is `{folder}`, which holds an earlier report: remove it, or name another.")
+        raise ConfigurationError(f"`--out` is `{folder}`, which holds an earlier report: remove it, or give another.")
     machine = look(folder)
     lab = Lab(folder, machine, devices_together(machine, flags.replicas))
     print(f"{len(machine.devices)} x {machine.kind}; {lab.said}", flush=True)
     possible = (*CHECKS, *(TOGETHER if lab.replicas > 1 else ()), *SPEED)
     if alone := [name for name in flags.only if name not in [check.name for check in possible]]:
         raise ConfigurationError(
-            f"`--only` is {alone[0]!r}, for which several devices are compared, and this machine has one "
-            f"{machine.kind}: leave it out."
+            f"`--only` is {alone[0]!r}, which compares several devices, but this machine has one {machine.kind}: "
+            "remove the flag."
         )
     outcomes = []
     for check in possible:

@@ -1,4 +1,4 @@
-"""What is to hold on any machine, each as a command whose result is compared with that of another."""
+"""The checks: each runs commands and compares their results."""
 
 import json
 import math
@@ -10,69 +10,69 @@ from trainers.errors.packages import CHECKOUT
 from trainers.runs.read import Run
 from trainers.verify_machine.lab import Check, FailedError, Lab, command
 
-KERNEL_ERROR = 1e-4  # of float32; where a GPU rounds factors to TensorFloat-32 its own 2 ** -11 is what can be had
+KERNEL_ERROR = 1e-4  # for float32; TensorFloat-32 is accurate to 2 ** -11
 ROUNDED_ERROR = 5e-3
-FIGURE_ERROR = 1e-3  # between figures of early steps, summed in another order
-SHARE_ERROR = 1e-2  # of rows, of which rounding moves some across the border that they are counted by
-LEARNT = ("loss", "accuracy", "real_accuracy", "fake_accuracy")  # no speed, rate or ratio
+FIGURE_ERROR = 1e-3  # metrics of early steps, summed in another order
+SHARE_ERROR = 1e-2  # accuracies: rounding moves some rows across a decision boundary
+LEARNT = ("loss", "accuracy", "real_accuracy", "fake_accuracy")  # without speeds, rates and ratios
 SHORT = ("Trainer.steps = 60", "Trainer.log_every = 20", "Trainer.evaluate_every = None", "Trainer.hooks = []")
 
 
 def kernels(lab: Lab) -> str:
-    """Compares kernels of the device with those of the CPU in float64."""
+    """Compares the device's kernels with the CPU's in float64."""
     found: dict[str, float] = json.loads(command(lab.folder / "kernels.log", "trainers.verify_machine.kernels"))
     rounds = any("TensorFloat-32 is on" in line for line in lab.machine.details)
     most = ROUNDED_ERROR if rounds else KERNEL_ERROR
     worst = max(found, key=lambda name: found[name] if math.isfinite(found[name]) else math.inf)
     if not all(error <= most for error in found.values()):
-        raise FailedError(f"{worst} is off by {found[worst]:.1e}, where {most:.0e} is the most")
-    return f"{len(found)} kinds, {worst} the worst: {found[worst]:.1e}"
+        raise FailedError(f"{worst} is off by {found[worst]:.1e}, more than {most:.0e}")
+    return f"{len(found)} kinds, largest error {found[worst]:.1e} in {worst}"
 
 
 def learns(lab: Lab) -> str:
-    """Trains on one device, to a quality."""
+    """Trains on one device up to a required accuracy."""
     run = lab.train("learns", "digits_mlp", ["steps = 1000"])
     accuracy = _last(run, "eval/accuracy")
     if not accuracy > 0.94:
-        raise FailedError(f"after 1,000 steps {accuracy:.1%} of the held-out digits are right, where 94 % are to be")
+        raise FailedError(f"after 1,000 steps {accuracy:.1%} of the held-out digits are right; 94 % are required")
     return f"{accuracy:.1%} of the held-out digits after 1,000 steps"
 
 
 def repeats(lab: Lab) -> str:
-    """Trains twice, with deterministic operations, and compares the bits."""
+    """Trains twice with deterministic operations, and compares the weights bit for bit."""
     bindings = [*SHORT, "Experiment.deterministic = True"]
     first, second = (lab.train(f"repeats-{i}", "digits_convnet", bindings) for i in (1, 2))
     _same_bits(first.path, second.path)
-    return "the same bits, of weights and of the optimizer"
+    return "weights and optimizer state are bit-identical"
 
 
 def resumes(lab: Lab) -> str:
-    """Kills a run, goes on with it, and compares the bits with one that was never stopped."""
+    """Kills and resumes a run, and compares it bit for bit with an uninterrupted one."""
     return _resumed(lab, "resumes", "digits_convnet", [], [])
 
 
 def compiles(lab: Lab) -> str:
-    """Trains by XLA, and compares the figures with those without."""
+    """Trains with XLA, and compares the metrics with those without."""
     off, on = (lab.train(f"compile-{x}", "digits_mlp", [*SHORT, f"Trainer.compile = {x!r}"]) for x in ("off", "xla"))
     return _same_figures(off, on)
 
 
 def accumulates(lab: Lab) -> str:
-    """Trains in four microbatches, and compares the figures with those in one."""
+    """Trains in four microbatches, and compares the metrics with those of one."""
     one, four = (lab.train(f"microbatches-{k}", "digits_mlp", [*SHORT, f"Trainer.microbatches = {k}"]) for k in (1, 4))
     return _same_figures(one, four)
 
 
 def replicates(lab: Lab) -> str:
-    """Trains on all devices together, and compares the figures with those of one."""
+    """Trains on all devices together, and compares the metrics with those of one."""
     bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
     one = lab.train("one", "digits_mlp", bindings)
     return _same_figures(one, lab.train("together", "digits_mlp", bindings, lab.together))
 
 
 def places(lab: Lab) -> str:
-    """Trains a GAN whose generator lives on one device, and compares the figures with those of all devices."""
-    # Between two networks that learn from each other a difference in rounding grows: 20 steps later it is 1e-3.
+    """Trains a GAN whose generator is on one device, and compares the metrics with those of all devices."""
+    # Two networks that learn from each other amplify rounding: 20 steps later a difference is 1e-3.
     bindings = [*SHORT, "Trainer.steps = 20", f"Trainer.global_batch_size = {32 * lab.replicas}"]
     everywhere = lab.train("gan-everywhere", "digits_gan", bindings, lab.together)
     apart = lab.train("gan-apart", "digits_gan_generator_on_one_device", bindings, lab.together)
@@ -80,7 +80,7 @@ def places(lab: Lab) -> str:
 
 
 def cuts(lab: Lab) -> str:
-    """Trains on a mesh of all devices, and compares the figures with those of one."""
+    """Trains on a mesh of all devices, and compares the metrics with those of one."""
     bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
     mesh = [f"--gin_file={CHECKOUT}/configs/runtime/mesh.gin", f"--gin_param=mesh.batch = {lab.replicas}"]
     one = lab.train("before-the-mesh", "digits_mlp", bindings)
@@ -88,13 +88,13 @@ def cuts(lab: Lab) -> str:
 
 
 def resumes_together(lab: Lab) -> str:
-    """Kills a run on all devices, goes on with it, and compares the bits."""
+    """Kills and resumes a run on all devices, and compares it bit for bit."""
     bindings = [f"Trainer.global_batch_size = {32 * lab.replicas}"]
     return _resumed(lab, "resumes-together", "digits_mlp", bindings, lab.together)
 
 
 def is_used_well(lab: Lab) -> str:
-    """Measures where the time of a step goes, on one device and on all of them."""
+    """Measures the parts of a step's time, on one device and on all of them."""
     bindings = ["Trainer.hooks = []", f"Trainer.global_batch_size = {128 * lab.replicas}"]
     flags = lab.flags("diagnosis", "digits_convnet", bindings, lab.together)
     command(lab.folder / "diagnosis.log", *flags, "--mode=diagnose")
@@ -103,20 +103,20 @@ def is_used_well(lab: Lab) -> str:
 
 
 CHECKS = (
-    Check("kernels", "operations and their gradients are right", kernels),
-    Check("learns", "a training on one device comes to what it should", learns),
-    Check("repeats", "deterministic runs end in the same bits", repeats),
-    Check("resumes", "a killed run ends in the bits of a whole one", resumes),
-    Check("compiles", "XLA trains to the same numbers", compiles),
-    Check("accumulates", "microbatches train to the same numbers", accumulates),
+    Check("kernels", "operations and their gradients are correct", kernels),
+    Check("learns", "training on one device reaches the required accuracy", learns),
+    Check("repeats", "deterministic runs are bit-identical", repeats),
+    Check("resumes", "a killed and resumed run is bit-identical", resumes),
+    Check("compiles", "XLA gives the same metrics", compiles),
+    Check("accumulates", "microbatches give the same metrics", accumulates),
 )
 TOGETHER = (
-    Check("replicates", "replicas train to the numbers of one device", replicates),
-    Check("places", "so does a GAN of which a part is on one device", places),
+    Check("replicates", "replicas give the metrics of one device", replicates),
+    Check("places", "so does a GAN with its generator on one device", places),
     Check("cuts", "so does a mesh", cuts),
-    Check("resumes together", "replicas resume to the bit", resumes_together),
+    Check("resumes together", "replicas resume bit for bit", resumes_together),
 )
-SPEED = (Check("is used well", "where the time of a step goes", is_used_well),)
+SPEED = (Check("is used well", "the parts of a step's time", is_used_well),)
 
 
 def _resumed(lab: Lab, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> str:
@@ -140,19 +140,19 @@ def _same_bits(one: Path, other: Path) -> None:
 
 
 def _apart(values: Sequence[float], others: Sequence[float]) -> float:
-    """Returns the largest difference, relative to what is larger than one; infinite where a value is no number."""
+    """Returns the largest difference, relative to the larger of 1 and the value; infinite if one isn't a number."""
     distances = [abs(a - b) / max(1.0, abs(a)) for a, b in zip(values, others, strict=True)]
     return max(x if math.isfinite(x) else math.inf for x in distances)
 
 
 def _same_figures(one: Run, other: Run) -> str:
-    """Compares all losses and metrics of training; returns how far they lie apart."""
+    """Compares all losses and metrics of training; returns the largest difference as text."""
     names = [name for name in one.figures if name.startswith("train/") and name.rpartition("/")[2] in LEARNT]
     if not names or {*names} - {*other.figures}:
-        raise FailedError(f"`{one.path}` and `{other.path}` have no figures in common")
+        raise FailedError(f"`{one.path}` and `{other.path}` have no metrics in common")
     apart = {name: _apart(one.figures[name].values, other.figures[name].values) for name in names}
     allowed = {name: SHARE_ERROR if name.endswith("accuracy") else FIGURE_ERROR for name in names}
     worst = max(apart, key=lambda name: apart[name] / allowed[name])
     if not apart[worst] <= allowed[worst]:
-        raise FailedError(f"`{worst}` is off by {apart[worst]:.1e}, where {allowed[worst]:.0e} is the most")
-    return f"{len(names)} figures, at most {max(apart.values()):.1e} apart"
+        raise FailedError(f"`{worst}` is off by {apart[worst]:.1e}, more than {allowed[worst]:.0e}")
+    return f"{len(names)} metrics, at most {max(apart.values()):.1e} apart"

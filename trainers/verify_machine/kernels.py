@@ -1,7 +1,7 @@
-"""`python -m trainers.verify_machine.kernels`: are the device's kernels right? Prints the largest errors, as JSON.
+"""`python -m trainers.verify_machine.kernels` prints the largest errors of the device's kernels as JSON.
 
-Each operation is computed on the first device in float32, and on the CPU in float64; an error is the largest
-difference over the largest value.
+Each operation runs on the first device in float32 and on the CPU in float64. The error is the largest difference,
+relative to the largest value.
 """
 
 import json
@@ -23,7 +23,7 @@ def _draw(*shape: int) -> np.ndarray:
 
 
 def _with_gradient(loss: Callable[..., tf.Tensor]) -> Callable[[Inputs], list[tf.Tensor]]:
-    """Returns what computes a loss and its gradients of all inputs that have one."""
+    """Returns a function that computes a loss and its gradients for all float inputs."""
 
     def computed(inputs: Inputs) -> list[tf.Tensor]:
         floats = {name: x for name, x in inputs.items() if x.dtype.is_floating}

@@ -1,6 +1,6 @@
-"""Where checks are made: commands in processes of their own, each with a folder, and what they leave read back.
+"""Runs commands in separate processes and folders for the checks, and writes the report.
 
-Nothing here imports TensorFlow: the devices are for the processes.
+It doesn't import TensorFlow: the devices must stay free for these processes.
 """
 
 import dataclasses
@@ -19,56 +19,56 @@ from trainers.errors.packages import CHECKOUT
 from trainers.launch.processes import die_with
 from trainers.runs.read import Run, read_run
 
-SECONDS = 900.0  # that a command may take
+SECONDS = 900.0  # timeout of a command
 
 
 class FailedError(Exception):
-    """Says what a check has found to be wrong."""
+    """A failed check; its text says what was wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What a process with TensorFlow sees of this machine."""
+    """This machine as a process with TensorFlow sees it."""
 
-    kind: str  # of the devices that are verified: GPU, TPU, or CPU where there are neither
+    kind: str  # of the checked devices: GPU, TPU, or else CPU
     devices: tuple[str, ...]
     versions: dict[str, str]
     details: tuple[str, ...]
 
 
 def devices_together(machine: Machine, asked: int | None) -> int:
-    """Returns how many devices are used together: as many as asked for, or all; of CPUs two virtual ones at least."""
+    """Returns how many devices to use together: the number asked for, or all; at least two virtual CPUs."""
     there = len(machine.devices)
     if machine.kind == "CPU":
         return asked or max(2, there)
     if asked and asked > there:
         raise ConfigurationError(
-            f"`--replicas` is {asked}, but this machine has {there} x {machine.kind}: ask for at most as many, or "
-            "leave it out."
+            f"`--replicas` is {asked}, but this machine has {there} x {machine.kind}: give at most that many, or "
+            "remove the flag."
         )
     return asked or there
 
 
 class Lab:
-    """Runs commands for checks; `replicas` is how many devices are used together."""
+    """Runs commands for the checks; `replicas` is the number of devices to use together."""
 
     def __init__(self, folder: Path, machine: Machine, replicas: int):
         self.folder, self.machine, self.replicas = folder, machine, replicas
 
     @property
     def said(self) -> str:
-        """Says how many devices are used together."""
+        """Returns text on how many devices are used together."""
         if self.replicas == 1:
-            return "one is all there is, so that nothing of several together is verified"
+            return "only one, so checks of several devices are skipped"
         if self.replicas > len(self.machine.devices):
-            return f"together {self.replicas} virtual ones"
-        return f"together {self.replicas} of them"
+            return f"{self.replicas} virtual ones used together"
+        return f"{self.replicas} used together"
 
     @property
     def together(self) -> list[str]:
-        """Returns the flags that make a run use all the devices."""
+        """Returns the flags with which a run uses all devices."""
         if self.replicas == 1:
-            return []  # one device is what a run takes by itself
+            return []  # a run uses one device by default
         runtime = f"--gin_file={CHECKOUT}/configs/runtime"
         if self.machine.kind == "TPU":
             return [f"{runtime}/tpu.gin"]
@@ -80,14 +80,14 @@ class Lab:
         return read_run(self.folder / name)
 
     def flags(self, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> list[str]:
-        """Returns what such a run is called with."""
+        """Returns the command-line flags of such a run."""
         gin = [f"--gin_file={CHECKOUT}/configs/{config}.gin", *more, *(f"--gin_param={text}" for text in bindings)]
         return ["trainers.main", *gin, f"--workdir={self.folder / name}"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One thing that is to hold here: `run` returns what was seen, or raises a `FailedError`."""
+    """One check: `run` returns a description of the result, or raises a `FailedError`."""
 
     name: str
     shows: str
@@ -96,7 +96,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a check."""
+    """The result of a check."""
 
     check: Check
     passed: bool
@@ -114,7 +114,7 @@ def made(check: Check, lab: Lab) -> Outcome:
 
 
 def command(log: Path, module: str, *flags: str) -> str:
-    """Runs a module of ours, its output in `log` too; returns what it printed."""
+    """Runs a module of this project, with its output also in `log`; returns its output."""
     words, parent = [sys.executable, "-m", module, *flags], os.getpid()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stderr:

@@ -1,4 +1,4 @@
-"""`python -m trainers.verify_machine.look`: prints, as JSON, what TensorFlow sees of this machine."""
+"""`python -m trainers.verify_machine.look` prints TensorFlow's view of this machine as JSON."""
 
 import json
 import os
@@ -13,7 +13,7 @@ BUILT = ("cuda_version", "cudnn_version", "rocm_version")
 
 
 def main() -> None:
-    """Prints devices, versions, and what is to be known of them."""
+    """Prints devices, versions and details."""
     kind = next((kind for kind in ("TPU", "GPU") if tf.config.list_physical_devices(kind)), "CPU")
     devices = tf.config.list_physical_devices(kind)
     built = tf.sysconfig.get_build_info()

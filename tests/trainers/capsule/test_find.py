@@ -135,7 +135,7 @@ def test_fault_before_and_behind_a_compute_is_found_in_the_update_that_suffers()
     found = found_in(lambda: Gan(lambda x: tf.sqrt(x - x)))
     assert (found.phase, found.origin.kind, found.origin.is_gradient) == ("g", "SqrtGrad", "Sqrt")
     assert found.origin.module == "g"
-    assert "what the update wrote to `g/w`" in found.what
+    assert "the new value of `g/w`" in found.what
 
 
 class Keeps(One):
@@ -160,7 +160,7 @@ class Keeps(One):
 def test_history_that_is_spoilt_is_found_where_no_update_suffers_yet():
     found = found_in(lambda: Keeps(lambda x: tf.math.log(x - x), shown=False))
     assert (found.phase, found.origin.kind) == ("keep", "Log")
-    assert found.what == ["what the phase keeps in `history/last`"]
+    assert found.what == ["the phase's history in `history/last`"]
     found = found_in(lambda: Keeps(lambda x: tf.math.log(x - x), shown=True))
     assert (found.phase, found.origin.kind, found.rows) == ("net", "Log", list(range(6)))
     assert found_in(lambda: Keeps(tf.identity, shown=False)) is None
@@ -183,7 +183,7 @@ class Weighed(Gan):
 @pytest.mark.parametrize("of", ["d", "g"])
 def test_weights_that_add_up_to_less_than_nothing_are_named(of):
     found = found_in(lambda: Weighed(of))
-    assert (found.phase, found.what, found.origin) == (of, ["the sum of its weights, -6.0, which counts"], None)
+    assert (found.phase, found.what, found.origin) == (of, ["the sum of its weights, -6.0, which is a count"], None)
 
 
 class Mixes(One):

@@ -36,7 +36,7 @@ def test_capsule_that_cannot_be_written_is_reported_after_the_reason(tmp_path, m
     monkeypatch.setattr(leave, "write_capsule", no_room)
     error = left(trainer)
     assert isinstance(error, NotFiniteError)
-    assert str(error).startswith("the loss is inf. No capsule could be left of the step: `there` can't be written")
+    assert str(error).startswith("the loss is inf. The step's capsule couldn't be written: `there` can't be written")
 
 
 def test_local_steps_leave_no_capsule(tmp_path):
@@ -91,10 +91,10 @@ def test_row_is_named_with_its_example_and_its_replica(trainer):
 
 
 def test_many_rows_are_summarised_in_a_line(trainer):
-    assert told(trainer, rows=list(range(12))).endswith("row        each of the 12 by itself")
-    assert told(trainer, rows=list(range(8))).endswith("row        each of the first 8 by itself, and perhaps more")
+    assert told(trainer, rows=list(range(12))).endswith("row        each of the 12 alone")
+    assert told(trainer, rows=list(range(8))).endswith("row        each of the first 8 alone, and perhaps more")
     assert told(trainer, rows=[0, 2, 3, 4, 5, 6, 7, 8]).endswith("             and perhaps more")
-    assert told(trainer, rows=[]).endswith("row        none by itself: it is their sum")
+    assert told(trainer, rows=[]).endswith("row        none alone: their sum is")
     assert "row" not in told(trainer)
 
 

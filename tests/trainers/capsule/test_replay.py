@@ -40,7 +40,7 @@ def test_rate_that_makes_the_weights_explode_is_no_row_s_fault(tmp_path):
     found = replayed(tmp_path, end_badly(tmp_path, "--gin_param=Mine.kind = 'rate'", TWO))
     assert found["operation"] == ["Square"], found
     assert any("return Loss(tf.square(y))" in text for text in found[""])
-    assert found["row"] == ["each of the 4 by itself"]
+    assert found["row"] == ["each of the 4 alone"]
     assert "`net/w`" in found["parameter"][0]
     assert "`net/inner/scale`" in found["parameter"][0]
 
@@ -53,7 +53,7 @@ def test_a_slot_that_is_struck_steps_before_the_loss_is_found_where_it_was_writt
     assert "step 12 is not finite" in found[""]
     assert found["operation"] == ["Log"]
     assert any("tf.math.log(tf.cast(FROM + 2 - step" in text for text in found[""])
-    assert "what the update wrote to `optimizer/fit/forgetful/left/w`" in found["not finite"][0]
+    assert "the new value of `optimizer/fit/forgetful/left/w`" in found["not finite"][0]
     assert "row" not in found
 
 
@@ -61,7 +61,7 @@ def test_a_slot_that_is_struck_steps_before_the_loss_is_found_where_it_was_writt
 def test_example_that_is_not_finite_is_named_and_the_code_is_the_run_s(tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=numbers.hole = True", TWO, exit_code=4)
     found = replayed(tmp_path, capsule, exit_code=4)
-    assert found["data"] == ["`x` of the batch holds what isn't finite"]
+    assert found["data"] == ["`x` of the batch holds non-finite values"]
     assert ["example 17 of source `numbers`" in row for row in found["row"]] == [True]
 
 

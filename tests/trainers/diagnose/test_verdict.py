@@ -117,7 +117,7 @@ def test_a_larger_batch_is_tried_where_half_of_a_step_is_the_same_for_any():
     assert verdict.share == pytest.approx(0.8 * 0.9 + 0.1)
     (remedy,) = verdict.remedies
     assert remedy.line == "Trainer.global_batch_size = 320"
-    assert "another training" in remedy.caution
+    assert "changes training" in remedy.caution
 
 
 def test_a_hook_is_bound_by_the_scope_that_it_was_made_in():

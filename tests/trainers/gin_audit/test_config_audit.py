@@ -17,7 +17,7 @@ _clean = pytest.fixture(autouse=True)(clean)
         ("sgd.learning_rate = 0.3", Lab, ["`sgd.learning_rate = 0.3` (a.gin:3) has no effect", "nothing uses `sgd`"]),
         ("sgd.learning_rate = 0.3", Lab, ["Did you mean `adamw.learning_rate`?"]),
         ("sgd.momentum = 0.9", Lab, ["nothing uses `sgd`. In use are `Digits`, `Lab`, `adamw`."]),
-        ("Lab.seed = 3", lambda: Lab(seed=4), ["(a.gin:3) has no effect", "explicit argument beats the binding"]),
+        ("Lab.seed = 3", lambda: Lab(seed=4), ["(a.gin:3) has no effect", "which overrides the binding"]),
         (
             "Lab.strategy = @g/mirrored()\ng/adamw.decay = 0.1",
             Lab,

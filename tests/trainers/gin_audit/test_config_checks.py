@@ -13,7 +13,7 @@ _clean = pytest.fixture(autouse=True)(clean)
         ("Lab.source = @pionts()", ["`Lab.source = @pionts()` (a.gin:4)", "`@pionts()`", "Did you mean `points`?"]),
         ("Lab.evaluator = [1, {'x': @pionts}]", ["`@pionts`", "Did you mean `points`?"]),
         ("Lab.evaluator = @gin.REQUIRED", ["Did you mean `%gin.REQUIRED`?"]),
-        ("twin.x = 1", ["`audit_test.first.twin`", "`audit_test.second.twin`", "in full"]),
+        ("twin.x = 1", ["`audit_test.first.twin`", "`audit_test.second.twin`", "write one of them"]),
         ("Lab.evaluator = @twin()", ["`@twin()` may be any of", "`audit_test.first.twin`"]),
         ("adamw.learning_rat = 0.1", ["`adamw.learning_rat = 0.1` (", "Did you mean `learning_rate`?", "`decay`"]),
         ("Digits.rng = 1", ["`Digits` has no parameter `rng` that gin may bind"]),
@@ -26,8 +26,8 @@ _clean = pytest.fixture(autouse=True)(clean)
         ("Digits.colour = %Colour.RAD", ["`%Colour.RAD`", "Did you mean `Colour.RED`?"]),
         ("WIDTH = 3\nDigits.width = %WIDTH", ["`WIDTH = 3` (a.gin:4)", "the constant `audit_test.WIDTH`", "rename"]),
         ("Digits.width = %a\na = %b\nb = %a", ["defined by itself", "%a -> %b -> %a"]),
-        ("adamw.decay = @gin.constant()", ["`@gin.constant()` names no value", "write `%name`"]),
-        ("adamw.decay = @gin.macro()", ["`@gin.macro()` names no value", "write `%name`"]),
+        ("adamw.decay = @gin.constant()", ["`@gin.constant()` has no value", "write `%name`"]),
+        ("adamw.decay = @gin.macro()", ["`@gin.macro()` has no value", "write `%name`"]),
         ("lr = 0.1", ["`lr = 0.1` (a.gin:4)", "nothing uses the macro `%lr`"]),
         ("learning_rate = 0.1", ["nothing uses the macro", "Did you mean `adamw.learning_rate`?"]),
         ("a = %b\nb = 0.1", ["`a = %b` (a.gin:4)", "nothing uses the macro `%a`"]),
@@ -177,7 +177,7 @@ def test_required_stands_for_a_later_value() -> None:
     text = refused(GOOD + "Lab.seed = %gin.REQUIRED")
     says(text, "`Lab.seed = %gin.REQUIRED` (a.gin:3)", "none gives it", "`Lab.seed = ...`")
     says(refused(GOOD + "seed = %gin.REQUIRED\nLab.seed = %seed"), "`seed = %gin.REQUIRED` (a.gin:3)")
-    says(refused(GOOD + "Lab.evaluator = [%gin.REQUIRED]"), "not for a part of one")
+    says(refused(GOOD + "Lab.evaluator = [%gin.REQUIRED]"), "not a part of one")
     bound(GOOD + "seed = %gin.REQUIRED\nLab.seed = %seed", "seed = 3")
 
 

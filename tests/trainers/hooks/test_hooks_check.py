@@ -51,7 +51,7 @@ def trainer(tmp_path_factory):
         ),
         (Quality(judge=Unlabelled()), "`Small` makes no samples"),
         (Translations(), "`Small` translates no images"),
-        (LinearProbe(), r"`LinearProbe` looks at features, but `Small` has none.*features\(batch\)"),
+        (LinearProbe(), r"`LinearProbe` needs features, but `Small` has none.*features\(batch\)"),
         (Reconstructions(), r"`Small` reconstructs no images.*`reconstruct\(batch\)`"),
         (Quality(judge=print), "`Quality.judge` is <built-in function print>, whose `samples` "),
     ],
@@ -74,16 +74,16 @@ def test_custom_hook_is_checked_too(tmp_path):
 
 def test_judge_that_wants_labels_is_refused_where_samples_have_none(tmp_path):
     trainer = make(tmp_path, task=Maker, source=point_source(), hooks=[Quality(judge=Unlabelled())])
-    with pytest.raises(ConfigurationError, match="asks for the `label` of each sample, but `sample` of `Maker` makes"):
+    with pytest.raises(ConfigurationError, match="needs the `label` of each sample, but `sample` of `Maker` returns"):
         trainer.train()
 
 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda n: tf.zeros([n, 4, 4, 1]), r"`Maker.sample` returned <tf.Tensor.*>; it makes"),
-        (lambda n: None, "`Maker.sample` returned None; it makes"),
-        (lambda n: {"text": tf.zeros([n])}, r"`Maker.sample` returned \['text'\], without `image`; it makes"),
+        (lambda n: tf.zeros([n, 4, 4, 1]), r"`Maker.sample` returned <tf.Tensor.*>; it returns"),
+        (lambda n: None, "`Maker.sample` returned None; it returns"),
+        (lambda n: {"text": tf.zeros([n])}, r"`Maker.sample` returned \['text'\], without `image`; it returns"),
         (lambda n: {"image": tf.zeros([n, 2])}, r"an `image` of float32 and shape \(3, 2\) when asked for 3"),
         (lambda n: {"image": tf.zeros([n + 1, 4, 4, 1])}, r"shape \(4, 4, 4, 1\) when asked for 3"),
         (lambda n: {"image": tf.zeros([n, 4, 4, 7])}, "with 1 to 4 channels"),

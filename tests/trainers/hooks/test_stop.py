@@ -238,5 +238,5 @@ def test_command_stops_saves_and_resumes(tmp_path):
     assert again.returncode == 0
     assert f"already finished: {reason}, loss " in " ".join(again.stdout.split())
     patient = start("--gin_param=Patience.calls = 4")
-    assert "going on from step 60" in patient.stdout
+    assert "resuming from step 60" in patient.stdout
     assert "finished: stopped at step 80: 4 losses" in " ".join(patient.stdout.split())

@@ -139,7 +139,7 @@ LOSES_IT = "sys.exit(0 if attempt else 6)"
 def test_workers_that_are_left_start_again_and_the_line_says_how_many():
     code, out, err, attempts = launched(LOSES_IT, LOSES_IT, LOSES_IT, DIES_ONCE, elastic=(4, 1), max_restarts=4)
     assert (code, err, attempts) == (0, "", 2)
-    killed = "worker 3 was killed by SIGKILL (if nobody sent it: for want of memory)"
+    killed = "worker 3 was killed by SIGKILL (if not sent on purpose: out of memory)"
     again = "starting 2 of 4 workers (3 can't share 64 examples a step evenly) again from the last checkpoint"
     assert f"{killed}: {again} (3 of 4 restarts left)" in out.splitlines()
     assert len(pids(out)) == 4 + 2
@@ -151,7 +151,8 @@ def test_too_few_wait_and_end_with_6():
     )
     assert (code, attempts) == (6, 1)
     assert (
-        f"1 of 2 workers can go on, but `--min_workers` is 2; waiting {HASTE} s for a SIGUSR1" in out.splitlines()[-1]
+        f"1 of 2 workers can continue, but `--min_workers` is 2; waiting {HASTE} s for a SIGUSR1"
+        in out.splitlines()[-1]
     )
     assert re.fullmatch(r"error: worker 1 was killed by SIGKILL .*`--min_workers` is 2\. The same command .*\n", err)
 
@@ -167,7 +168,7 @@ def test_launch_that_waits_is_stopped_by_a_sigterm():
     at = {"waiting": ("signal", signal.SIGTERM)}
     code, _, err, attempts = launched("sys.exit(6)", KILL_SELF, elastic=(2, 2), max_restarts=2, at=at)
     assert (code, attempts) == (75, 1)
-    assert err == "error: stopped by SIGTERM. The same command goes on from the last checkpoint.\n"
+    assert err == "error: stopped by SIGTERM. The same command resumes from the last checkpoint.\n"
 
 
 def test_sigusr1_before_the_wait_delays_no_worker():

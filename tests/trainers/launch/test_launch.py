@@ -51,7 +51,7 @@ def test_killed_worker_is_named_and_makes_exit_code_6():
 def test_worker_that_aborts_is_reported_with_the_place_of_its_last_lines():
     code, _, err, _ = launched("os.abort()")
     assert code == 6
-    assert "worker 0 was killed by SIGABRT (TensorFlow's C++ gave up" in err
+    assert "worker 0 was killed by SIGABRT (TensorFlow's C++ code aborted" in err
     assert "`native_stderr` log" in err
 
 
@@ -60,7 +60,7 @@ def test_killed_worker_starts_all_again():
     loses_it = "print('attempt', attempt); sys.exit(0 if attempt else 6)"
     code, out, err, attempts = launched(loses_it, dies_once, max_restarts=2)
     assert (code, err, attempts) == (0, "", 2)
-    killed = "worker 1 was killed by SIGKILL (if nobody sent it: for want of memory)"
+    killed = "worker 1 was killed by SIGKILL (if not sent on purpose: out of memory)"
     again = f"{killed}: starting all again from the last checkpoint (1 of 2 restarts left)"
     assert again in out.splitlines()
     assert [line for line in out.splitlines() if "worker 0] attempt" in line] == [
@@ -160,7 +160,7 @@ def test_ports_of_each_attempt_are_free():
         (["--workers=1000000", "--", "--gin_file=a"], "`--workers` is 1000000"),
         (["--workers=two", "--", "--gin_file=a"], "'two'"),
         (["--", "--gin_file=a"], "--workers"),
-        (["--workers=2", "--gin_file=a"], "behind a `--`"),
+        (["--workers=2", "--gin_file=a"], "after a `--`"),
         (["--workers=2", "--restarts=1", "--", "--gin_file=a"], "--restarts=1"),
         (["--workers=2", "--max_restarts=-1", "--", "--gin_file=a"], "`--max_restarts` is -1"),
         (["--workers=2", "--deadline=0", "--", "--gin_file=a"], "`--deadline` is 0"),
@@ -192,7 +192,7 @@ def test_broken_configuration_ends_all_workers_with_2_and_no_restart(tmp_path):
     done = launch("--workers=2", "--max_restarts=3", "--", *flags, cwd=tmp_path)
     assert done.returncode == 2
     lines = done.stderr.splitlines()
-    assert re.fullmatch(r"error: worker [01] ended with 2 \(configuration\)\. Its own words are above\.", lines[-1])
+    assert re.fullmatch(r"error: worker [01] ended with 2 \(configuration\)\. Its own message is above\.", lines[-1])
     for i in range(2):
         assert any(line.startswith(f"[worker {i}] error: ") and "broken.gin" in line for line in lines)
     assert done.stdout.count("started") == 1
@@ -208,6 +208,6 @@ def test_reader_that_leaves_changes_nothing(tmp_path):
     assert process.wait(60) == 2
     assert "no such gin file" in err
     assert re.fullmatch(
-        r"error: worker [01] ended with 2 \(configuration\)\. Its own words are above\.", err.splitlines()[-1]
+        r"error: worker [01] ended with 2 \(configuration\)\. Its own message is above\.", err.splitlines()[-1]
     )
     process.stderr.close()

@@ -65,7 +65,7 @@ def test_without_chief_or_server_all_start_again(chief, ps, name):
     once = "if attempt: sys.exit(0)\n"
     code, out, err, attempts = led(once + chief, ps, STOPS, max_restarts=1)
     assert (code, err, attempts) == (0, "", 2)
-    assert f"{name} was killed by SIGKILL (if nobody sent it: for want of memory): starting all again" in out
+    assert f"{name} was killed by SIGKILL (if not sent on purpose: out of memory): starting all again" in out
     assert "(0 of 1 restarts left)" in out
     assert not any(alive(pid) for pid in pids(out))
 
@@ -78,7 +78,7 @@ if not os.path.exists(f"{{here}}/died"):
 """
     code, out, err, attempts = led(hear(2), SERVES, dies_once + SERVES, SERVES, max_restarts=2)
     assert (code, err, attempts) == (0, "", 1)
-    assert "the others go on, and it starts again in 1 s" in out
+    assert "the others continue, and it restarts in 1 s" in out
     assert "starting worker 0 again (1 of 2 restarts left)" in out
     assert [line.count("(process") for line in out.splitlines() if line.startswith("started")] == [4, 1]
     assert not any(alive(pid) for pid in pids(out))
@@ -90,14 +90,14 @@ def test_worker_for_which_no_restart_is_left_is_done_without(end):
     code, out, err, _ = led("hear('seen')", SERVES, end, SERVES, at=seen)
     assert (code, err) == (0, "")
     assert "worker 0 " in out
-    assert "and no restart is left for it: the others go on" in out
+    assert "and no restart is left for it: the others continue" in out
 
 
 def test_run_without_any_worker_ends():
-    seen = {"the others go on": ("say", "seen")}
+    seen = {"the others continue": ("say", "seen")}
     code, out, err, _ = led(STOPS, SERVES, KILL_SELF, "hear('seen')\n" + KILL_SELF, at=seen)
     assert code == 6
-    assert "the others go on" in out
+    assert "the others continue" in out
     assert "was killed by SIGKILL" in err
     assert "`--max_restarts` is 0" in err
 
@@ -161,5 +161,5 @@ def test_servers_end_quietly_where_the_strategy_has_no_use_for_them(strategy, tm
     chief, launcher = done.stderr.splitlines()
     assert chief.startswith("[chief] error: ")
     assert "--gin_file=configs/runtime/parameter_server.gin`" in chief
-    assert launcher == "error: chief ended with 2 (configuration). Its own words are above."
+    assert launcher == "error: chief ended with 2 (configuration). Its own message is above."
     assert not any(alive(pid) for pid in pids(done.stdout))

@@ -189,7 +189,7 @@ def test_workers_end_where_the_replicas_of_one_process_do(tmp_path):
     killed = launch("--workers=2", "--", *flags, WORKERS, "--workdir=many", "--kill_after_step=80", cwd=tmp_path)
     assert killed.returncode != 0
     done = passed("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
-    assert "going on from step" in done.stdout
+    assert "resuming from step" in done.stdout
     one, many = (values(saved(tmp_path / name)[0]) for name in ("one", "many"))
     assert one.keys() == many.keys()
     assert any("outer" in key for key in one)
@@ -220,7 +220,7 @@ def test_workers_end_with_the_code_of_the_one_that_failed_and_resume(tmp_path):
         assert (result["exit_code"], result["step"]) == (6, 20), name  # the chief's own end: it has lost the other
     planted(tmp_path, "pass", every=10, settings=settings)
     done = passed("--workers=2", *flags, cwd=tmp_path, run=launch)
-    assert "going on from step 10" in done.stdout
+    assert "resuming from step 10" in done.stdout
     assert json.loads((workdir / "result.json").read_text())["exit_code"] == 0
     assert "/proc/self/fd" not in done.stdout + done.stderr
 
@@ -232,8 +232,8 @@ def test_hanging_worker_is_named_with_its_section(tmp_path):
     done = launch("--workers=2", "--", LINEAR, WORKERS, hangs, "--workdir=run", cwd=tmp_path)
     assert done.returncode == 6, done.stdout + done.stderr
     said = done.stdout + done.stderr
-    assert "the hook `Planted` has shown no life for 8 s" in said
+    assert "the hook `Planted` has shown no progress for 8 s" in said
     stacks = [(tmp_path / "run" / name).read_text() for name in ("stacks.txt", "stacks_1.txt")]
     assert "while worker 1" in stacks[0]
     assert "was at the hook `Planted`" in stacks[0]
-    assert "the hook `Planted` has shown no life" in stacks[1]
+    assert "the hook `Planted` has shown no progress" in stacks[1]

@@ -84,7 +84,7 @@ def test_signal_saves_and_stops_both_and_they_resume(tmp_path):
     step = saved(tmp_path / "run")[0].step
     flags[-1] = f"--gin_param=Trainer.steps = {step + 20}"
     on = passed("--workers=2", *flags, cwd=tmp_path, run=launch)
-    assert f"going on from step {step}" in on.stdout
+    assert f"resuming from step {step}" in on.stdout
     assert saved(tmp_path / "run")[0].step == step + 20
 
 
@@ -162,7 +162,7 @@ def test_worker_killed_while_saving_leaves_no_checkpoint_and_the_run_continues(l
     assert found == [".tmp-step-000000040", "step-000000020"]
     on = run(FLAGS[0], *FLAGS[3:], "--gin_param=steps = 60", "--workdir=run", cwd=tmp_path)  # on one device
     assert on.returncode == 0, on.stdout + on.stderr
-    assert "going on from step 20" in on.stdout
+    assert "resuming from step 20" in on.stdout
     assert saved(workdir)[0].step == 60
     assert not list((workdir / "checkpoints").glob(".tmp-*"))
 

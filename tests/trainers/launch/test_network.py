@@ -208,7 +208,7 @@ def test_ports_are_opened_on_demand_alone(monkeypatch):
 
     monkeypatch.setattr(network, "loopback_alone", refused)
     monkeypatch.setattr(network, "prove_guards", refused)
-    with pytest.raises(ConfigurationError, match="`--open_ports` where a firewall closes them"):
+    with pytest.raises(ConfigurationError, match="`--open_ports` if a firewall closes them"):
         network.choose_network(open_ports=False)
     assert network.choose_network(open_ports=True).line.startswith("Warning: ")
 
@@ -225,4 +225,4 @@ def test_network_that_workers_may_not_enter_ends_launch_with_a_paragraph(monkeyp
 
     monkeypatch.setattr(command, "choose_network", lambda **_: network.Network(enter, "ports: as it is"))
     assert command.main(["--workers=1", "--", f"--gin_file={CONFIGS / 'digits_mlp.gin'}"]) == 2
-    assert "error: the workers can't be started or heard" in capsys.readouterr().err
+    assert "error: can't start the workers or read their output" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def ends(processes):
 def test_a_signal_to_launch_while_workers_begin_ends_them_all_with_75(begun, tmp_path):
     (said,), codes = ends(begun(0, signal.SIGTERM, "launch", 0.1))
     assert codes == [75], said
-    assert "error: stopped by SIGTERM. The same command goes on" in said
+    assert "error: stopped by SIGTERM. The same command resumes" in said
     assert "hung" not in said
     assert newest(tmp_path / "run" / "checkpoints", warn=print) is None
 

@@ -200,11 +200,11 @@ def test_run_that_left_nothing_has_a_page(folder):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], ["no run is named"]),
+        ([], ["no run is given"]),
         (["empty"], ["'empty' is no run"]),
         (["run", "--out=no/folder/x.html"], ["`--out` is 'no/folder/x.html'", "No such file or directory"]),
-        (["run", "--out=empty"], ["`--out` is 'empty'", "is no plain file", "as `--out=report.html`"]),
-        (["run", "--out=pipe"], ["`--out` is 'pipe'", "is no plain file"]),
+        (["run", "--out=empty"], ["`--out` is 'empty'", "isn't a plain file", "as `--out=report.html`"]),
+        (["run", "--out=pipe"], ["`--out` is 'pipe'", "isn't a plain file"]),
         (["run", f"--out={'x' * 300}"], ["File name too long"]),
         (["run", "--ot=x"], ["there is no flag `--ot=x`. Did you mean `--out`?"]),
     ],

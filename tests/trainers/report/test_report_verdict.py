@@ -25,9 +25,9 @@ def test_the_verdict_measures_by_the_spread_between_seeds(tmp_path):
         "8.5000 ± 0.7071 over 2 seeds: 7.0000 apart, 9.9 times the standard deviation between seeds."
     )
     near = [("0.1", 0, 1.0), ("0.1", 1, 2.0), ("0.2", 0, 1.5)]
-    assert "no further apart than runs that differ in their seed alone" in said(tmp_path / "near", *near)
+    assert "no further apart than seeds of one setting" in said(tmp_path / "near", *near)
     wider = [("0.1", 0, 1.0), ("0.1", 1, 1.1), ("0.2", 0, 0.0), ("0.2", 1, 4.0)]
-    assert "no further apart than runs that differ in their seed alone" in said(tmp_path / "wider", *wider)
+    assert "no further apart than seeds of one setting" in said(tmp_path / "wider", *wider)
     once = said(tmp_path / "once", ("0.1", 0, 2.0), ("0.2", 0, 1.0))
     assert once.startswith("Run 2 ended with the smallest eval/loss, 1.0000, before run 1 with 2.0000: one seed each")
     assert "nothing" not in once

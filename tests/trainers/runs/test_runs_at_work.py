@@ -59,7 +59,7 @@ def test_run_of_an_older_version_is_shown_with_what_it_has(tmp_path, monkeypatch
     assert re.search(r"before +finished +10 ", out)
     page = Path("report.html").read_text()
     assert "loss by step" in page
-    assert "It left no word of it." in page
+    assert "Not recorded." in page
 
 
 def test_reports_at_once_into_one_file_leave_one_of_them_whole(tmp_path, monkeypatch):

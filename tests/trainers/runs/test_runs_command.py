@@ -134,7 +134,7 @@ def test_text_of_runs_is_shown_and_not_obeyed(folder, capsys):
     ("words", "says"),
     [
         (["runs/lat"], ["'runs/lat' doesn't exist", "Did you mean `runs/late`?"]),
-        (["empty"], ["'empty' is no run, and none lies in it", "`--workdir` of a run"]),
+        (["empty"], ["'empty' is no run and contains none", "`--workdir` of a run"]),
         (["file"], ["'file' is no folder"]),
         (["x" * 300], ["can't be read (File name too long)"]),
         (["--figure=eval/los"], ["`--figure` is 'eval/los'", "Did you mean `eval/loss`?"]),

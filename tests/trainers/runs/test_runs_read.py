@@ -194,7 +194,9 @@ def test_a_folder_that_may_not_be_read_hides_no_other(tmp_path):
     closed.chmod(0)
     with rights.given_up():
         assert find_runs([str(runs)]) == [runs / "a"]
-        with pytest.raises(ConfigurationError, match=r"closed' can't be read \(Permission denied\): name the folder"):
+        with pytest.raises(
+            ConfigurationError, match=r"closed' can't be read \(Permission denied\): give a run's folder"
+        ):
             find_runs([str(closed)])
 
 

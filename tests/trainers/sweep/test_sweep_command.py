@@ -98,13 +98,13 @@ def test_spreads():
         (OVERS, ["the flags of `trainers.main` are missing"]),
         ([*OVERS, "--at_once=0", "--", LINEAR], ["`--at_once` is 0", "1 or more"]),
         ([*OVERS, "--figure=loss", "--", LINEAR], ["`--figure` is 'loss'", "a split and a name"]),
-        ([*OVERS, "--gin_file=x", "--", LINEAR], ["there is no flag `--gin_file=x`", "behind a `--`"]),
+        ([*OVERS, "--gin_file=x", "--", LINEAR], ["there is no flag `--gin_file=x`", "after a `--`"]),
         ([*OVERS, "--", LINEAR, "--mode=evaluate"], ["`--mode=evaluate` has no effect in a sweep"]),
         ([*OVERS, "--", LINEAR, "--eager"], ["`--eager` has no effect in a sweep"]),
-        ([*OVERS, "--", LINEAR, "--workdir=run"], ["`run` holds a run", "--workdir=DIR"]),
+        ([*OVERS, "--", LINEAR, "--workdir=run"], ["`run` holds a single run", "--workdir=DIR"]),
         ([*OVERS, "--", "--gin_file=none.gin"], ["there is no such gin file"]),
         ([*OVERS, "--", LINEAR, f"--workdir={'x' * 300}"], ["can't be written: File name too long"]),
-        (["--over=seed=[]", "--", LINEAR], ["the grid has no point"]),
+        (["--over=seed=[]", "--", LINEAR], ["the list is empty"]),
         (["--over=seed=3", "--", LINEAR], ["`--over` is 'seed=3', which has no list of values"]),
     ],
 )
@@ -139,7 +139,7 @@ def test_figure_that_the_first_run_lacks_is_refused_behind_it(folder, capsys, mo
     told = capsys.readouterr()
     assert [line[:6] for line in told.out.splitlines()] == ["2 runs", "1 of 2"]
     assert "Did you mean `eval/loss`?" in told.err
-    assert "`--figure`, goes on from here" in told.err
+    assert "`--figure`, resumes the sweep" in told.err
     assert not (folder / "learning_rate=0.2.log").exists()
     shutil.rmtree(folder / "s")
     assert main(["--figure=eval/loss", *words]) == 0
@@ -204,7 +204,7 @@ def test_second_sweep_of_one_folder_is_refused_and_the_first_continues(folder, c
     words = [*OVERS, "--", LINEAR, "--workdir=s"]
     with parse(words).sweep.claimed():
         for _ in range(2):
-            with pytest.raises(ConfigurationError, match="another sweep is at work in `s`: wait for it, or name"):
+            with pytest.raises(ConfigurationError, match="another sweep is at work in `s`: wait for it, or give"):
                 parse(words).sweep.claimed().__enter__()
     with parse(words).sweep.claimed():
         pass

@@ -88,14 +88,14 @@ def test_name_is_the_same_when_the_grid_grows():
 @pytest.mark.parametrize(
     ("overs", "says"),
     [
-        (["a.x = []"], "without a value the grid has no point"),
+        (["a.x = []"], "the list is empty"),
         (["a.x = 3"], "has no list of values: write a list of gin values"),
         (["import os"], "has no list of values"),
         (["a.x = [1, 2"], "--over can't be read as gin"),
         (["a.x = [adamw]"], "`adamw` is not a value"),
-        (["a.x = [1e-3, 0.001]"], "0.001 stands there twice, and would be the same run"),
-        (["a.x = [1]", "a.x = [2]"], "`--over` is given `a.x` twice"),
-        (["seed = [1]", "Experiment.seed = [2]"], "`--over` is given `Experiment.seed` twice"),
+        (["a.x = [1e-3, 0.001]"], "contains 0.001 twice, which would be the same run"),
+        (["a.x = [1]", "a.x = [2]"], "`--over` names `a.x` twice"),
+        (["seed = [1]", "Experiment.seed = [2]"], "`--over` names `Experiment.seed` twice"),
         ([f"{x}.y = {[*range(30)]}" for x in "abc"], "a grid of 27,000 points"),
     ],
 )

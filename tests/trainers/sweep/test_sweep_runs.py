@@ -41,7 +41,7 @@ def test_stopped_sweep_resumes_and_ends_as_its_runs_do_alone(tmp_path):
     began.send_signal(signal.SIGTERM)
     out, err = began.communicate(timeout=120)
     assert began.returncode == 75, (out, err)
-    assert "error: stopped by SIGTERM. The same command goes on from here." in err
+    assert "error: stopped by SIGTERM. The same command resumes the sweep." in err
     runs = [read_run(path) for path in (tmp_path / "s").glob("seed*")]
     assert {run.state for run in runs} <= {"stopped", "never began"}
     assert "stopped" in {run.state for run in runs}

@@ -36,7 +36,7 @@ def lab(tmp_path):
 def test_figures_may_differ_in_their_last_digits(tmp_path):
     one = write_run(tmp_path / "one", losses=LOSSES, split="train")
     near = write_run(tmp_path / "near", losses={step: x * (1 + 1e-5) for step, x in LOSSES.items()}, split="train")
-    assert checks._same_figures(read_run(one), read_run(near)) == "1 figures, at most 1.0e-05 apart"
+    assert checks._same_figures(read_run(one), read_run(near)) == "1 metrics, at most 1.0e-05 apart"
 
 
 @pytest.mark.parametrize("wrong", [{60: 0.51}, {60: float("nan")}], ids=["off", "nan"])
@@ -63,7 +63,7 @@ def test_difference_in_each_figure_that_is_learnt_is_seen(tmp_path, name):
 def test_runs_without_figures_in_common_are_no_pass(tmp_path):
     one = write_run(tmp_path / "one", losses=LOSSES, split="train")
     other = write_run(tmp_path / "other", losses=LOSSES, split="eval")
-    with pytest.raises(FailedError, match="no figures in common"):
+    with pytest.raises(FailedError, match="no metrics in common"):
         checks._same_figures(read_run(one), read_run(other))
 
 
@@ -128,10 +128,10 @@ def test_on_one_gpu_nothing_of_several_is_verified_and_nothing_fails_of_it(tmp_p
     assert command.main([f"--out={tmp_path / 'out'}"]) == 0
     assert {*tried} == {*checks.CHECKS, *checks.SPEED}
     assert Lab(tmp_path, ONE_GPU, 1).together == []
-    assert "nothing of several together is verified" in capsys.readouterr().out
-    assert "Verified on 1 x GPU; one is all there is" in (tmp_path / "out" / "report.md").read_text()
+    assert "checks of several devices are skipped" in capsys.readouterr().out
+    assert "Verified on 1 x GPU; only one" in (tmp_path / "out" / "report.md").read_text()
     assert command.main([f"--out={tmp_path / 'other'}", "--only=cuts"]) == 2
-    assert "`--only` is 'cuts', for which several devices are compared" in capsys.readouterr().err
+    assert "`--only` is 'cuts', which compares several devices" in capsys.readouterr().err
 
 
 def test_use_of_a_step_is_in_the_sentence_of_the_diagnosis(lab, monkeypatch):

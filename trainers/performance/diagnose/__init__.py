@@ -1,1 +1,1 @@
-"""Measures the parts of a step, names the one that holds it up, and tries what could help."""
+"""Measures the parts of a step, names the bottleneck, and tries remedies."""

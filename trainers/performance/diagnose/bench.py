@@ -1,4 +1,4 @@
-"""One way to run the experiment, traced and ready to be timed: with real input, on one batch, and in parts."""
+"""Runs the experiment for timing: with real input, on one batch, and in parts."""
 
 import functools
 import statistics
@@ -21,8 +21,8 @@ from trainers.performance.diagnose.times import Measured, Times, split
 from trainers.performance.rehearsal import REAL_CHUNKS, REAL_SECONDS, Rehearsal, later_elsewhere, of_each_replica
 from trainers.trainer import Trainer
 
-TIMED_SECONDS, ROUNDS = 0.1, 7  # of one call, and how often each program has its turn
-STRETCHES = 3  # of training by real input
+TIMED_SECONDS, ROUNDS = 0.1, 7  # of one call, and calls of each program
+STRETCHES = 3  # of training with real input
 
 STANDARD = {
     LogMetrics: "Trainer.log_every",
@@ -33,7 +33,7 @@ STANDARD = {
 
 
 class Bench(Rehearsal):
-    """A trainer whose steps are timed whole, on one batch, and in parts."""
+    """A trainer whose steps are timed as a whole, on one batch, and in parts."""
 
     def __init__(self, trainer: Trainer):
         super().__init__(trainer)
@@ -52,11 +52,11 @@ class Bench(Rehearsal):
         alone = self._alone(pieces) if pieces.step.exchange.replicas > 1 else []
         real, waited, synthetic = self.training()
         self.refuse_bad_step()
-        # A call takes so many steps, and once what it takes to call; in training it takes a whole chunk of them.
+        # A timed call has several steps and one call overhead; in training it has a whole chunk.
         launch = found["launch"] / self.chunk_steps
         steps = {name: max(found[name] - found["launch"], 0.0) / self.timed_steps for name in runs}
         unit = synthetic / (launch + steps["whole"])
-        # A process waits for the slowest replica of others where it meets them, and not in passes of its own.
+        # With other processes, collectives wait for the slowest replica; separate passes don't.
         later = later_elsewhere(alone)
         of_forward = min(steps["forward"] / max(steps["both"], 1e-9), 1.0)
         measured = Measured(
@@ -72,7 +72,7 @@ class Bench(Rehearsal):
         return split(measured, bytes_of, hooks)
 
     def training(self) -> tuple[float, float, float]:
-        """Returns what a step takes by real input without hooks, how long of it it waits for data, and on one batch."""
+        """Returns seconds a step with real input, without hooks; its wait for data; and seconds a step on one batch."""
         waits = list[float]()
 
         def real() -> float:
@@ -81,31 +81,31 @@ class Bench(Rehearsal):
             return step
 
         step, found = fractions({"real": real, "synthetic": self.synthetic}, of="real", most=STRETCHES)
-        # Steps on one batch aren't slower than the same with input: a machine that says so was busy just then.
+        # Steps on one batch can't be slower than with real input; if they seem so, the machine was busy.
         return step, step * statistics.median(waits), step * min(found["synthetic"], 1.0)
 
     def synthetic(self) -> float:
-        """Returns what a step takes on one batch."""
+        """Returns the seconds of a step on one batch."""
         first = self._seconds(self._whole, self.chunk_steps)
         more = min(REAL_CHUNKS, int(TIMED_SECONDS / (self.chunk_steps * self.seconds_a_step)))
         calls = [first, *(self._seconds(self._whole, self.chunk_steps) for _ in range(more))]
         return statistics.median(calls) / self.chunk_steps
 
     def training_seconds(self) -> float:
-        """Estimates what measuring `training` takes, where examples don't keep it waiting."""
+        """Estimates the time to measure `training`, if it needn't wait for examples."""
         chunk = self.chunk_steps * self.seconds_a_step
         real = chunk + max(REAL_SECONDS, REAL_CHUNKS * chunk)
         return STRETCHES * (real + chunk + min(REAL_CHUNKS * chunk, TIMED_SECONDS))
 
     def passes(self) -> Callable[[], float]:
-        """Returns what times the passes forward and backward, in seconds a step."""
+        """Returns a function that times the forward and backward passes, in seconds a step."""
         timed = self._timed({"both": backward_program(self._pieces)})["both"]
         return lambda: timed() / self.timed_steps
 
     def hooks(self) -> dict[str, float]:
-        """Returns what each hook costs a step, by the name that binds its interval; each is called twice.
+        """Returns each hook's cost per step, by the name of its interval; each is called twice.
 
-        The first call may trace something: the second is what counts.
+        The first call may trace functions; the second counts.
         """
         trainer, found = self.trainer, dict[str, float]()
         if is_chief():
@@ -138,7 +138,7 @@ class Bench(Rehearsal):
         )
 
     def _alone(self, pieces: Whole) -> list[float]:
-        """Returns how long the passes of each replica take by themselves, a step."""
+        """Returns the seconds a step of each replica's passes alone."""
         program, exchange = turns_program(pieces)
         self._seconds(program, 1)
         rounds = []
@@ -150,7 +150,7 @@ class Bench(Rehearsal):
         return of_each_replica(alone, self.trainer.agreement)
 
     def _timed(self, programs: Mapping[str, Program]) -> dict[str, Callable[[], float]]:
-        """Returns what times a call of each, which has run once."""
+        """Returns functions that time a call of each program, after a first call."""
         for program in programs.values():
             self._seconds(program, 1)
         return {name: functools.partial(self._seconds, p, self.timed_steps) for name, p in programs.items()}

@@ -1,4 +1,4 @@
-"""One diagnosis: which points are measured, in which order, how long that takes, and what comes of it."""
+"""One diagnosis: the points to measure, their order, the time it takes, and the results."""
 
 import copy
 import dataclasses
@@ -23,14 +23,14 @@ from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import json_text
 
-LONGEST_CHUNK_SECONDS = 1.0  # chunks of slower steps are cut, or measuring would take for ever
-PROGRAMS = 5  # of a point, that are traced and timed; one more for each phase that sends
-OTHER_BATCH_PROGRAMS = 2  # that are traced and timed to compare with another batch
-QUICKER = 6  # times as long is the trace of the whole chunk as one of a part
+LONGEST_CHUNK_SECONDS = 1.0  # chunks of slower steps are shortened to limit the time
+PROGRAMS = 5  # programs per point to trace and time; one more for each phase with collectives
+OTHER_BATCH_PROGRAMS = 2  # programs to trace and time for another batch size
+QUICKER = 6  # tracing a part is this many times faster than the whole chunk
 
 
 class Diagnosis:
-    """Measures an experiment, as its trainer has it and beside that."""
+    """Measures an experiment as configured, and at other scales."""
 
     def __init__(self, trainer: Trainer):
         self.bench = _with_short_chunks(Bench(trainer))
@@ -43,21 +43,21 @@ class Diagnosis:
         self.mirrored = type(strategy) is tf.distribute.MirroredStrategy
         here = Scale(trainer.train_step.exchange.replicas, trainer.settings.global_batch_size)
         found = scales(here, trainer.settings.microbatches)
-        # Of workers, one can measure what it makes alone; some of them would be another cluster.
+        # A single worker can be measured alone; some of several workers would need another cluster.
         self.scales = found if self.mirrored else [scale for scale in found if scale.replicas in (1, here.replicas)]
 
     @property
     def devices(self) -> list[str]:
-        """Names what each replica is on: a device, or a worker."""
+        """Names each replica's place: a device, or a worker."""
         if self.cluster is None or self.mirrored:
             return self.local
         return [self.cluster.name(i) for i in range(self.cluster.size) for _ in self.local]
 
     def run(self, folder: Path) -> None:
-        """Measures, tells, and keeps it in `folder`."""
+        """Measures, prints, and writes the results to `folder`."""
         console = Console(highlight=False, quiet=not is_chief())
         console.print(
-            f"measuring takes about {self._seconds()}; nothing that it trains is kept",
+            f"measuring takes about {self._seconds()}; the trained weights are discarded",
             soft_wrap=True,
         )
         points = self._points()
@@ -79,24 +79,24 @@ class Diagnosis:
         path, drawn = folder / "diagnosis.json", folder / "diagnosis.svg"
         found = json_text(as_json(points, verdict, tried, shared=self.shared))
         write_whole({path: found.encode(), drawn: picture(points, title).encode()})
-        console.print(f"all of it is in `{path}`, and as a picture in `{drawn}`", soft_wrap=True)
+        console.print(f"all results are in `{path}`, and as a picture in `{drawn}`", soft_wrap=True)
 
     def _seconds(self) -> str:
-        """Estimates what measuring takes, from the one trace and the few steps that there have been."""
+        """Estimates the measuring time from the first trace and steps."""
         bench = self.bench
         programs = PROGRAMS + len({entry.phase for entry in bench.trainer.train_step.exchange.ledger.collectives})
         timed = bench.traced / QUICKER + ROUNDS * bench.timed_steps * bench.seconds_a_step
         point, training = programs * timed, bench.training_seconds()
         first = len(self.scales) * (bench.traced + point + training) + OTHER_BATCH_PROGRAMS * timed
         line = bench.traced + 2 * training
-        return f"{first:.0f} s beside two calls of each hook, and {line:.0f} s more for each line that could help"
+        return f"{first:.0f} s plus two calls of each hook, and {line:.0f} s for each line that could help"
 
     def _points(self) -> list[Point]:
-        """Measures all scales; the last is as configured, and has the hooks' work as well."""
+        """Measures all scales; the last one is as configured, with the hooks' work."""
         points = []
         if self.mirrored or is_chief():
             points = [measured(self._other(self.local[:n], global_batch_size=b)) for n, b in self.scales[:-1]]
-        self.bench.trainer.agreement.barrier()  # while one worker measures what it makes alone, the others rest
+        self.bench.trainer.agreement.barrier()  # other workers wait while one measures alone
         return [*points, measured(self.bench, self.bench.hooks())]
 
     def _verdict(self, point: Point) -> Verdict:
@@ -112,17 +112,17 @@ class Diagnosis:
         ).verdict()
 
     def _fixed(self) -> float:
-        """Returns what share of the passes is the same for any batch: measures another one for it, turn by turn."""
+        """Returns the share of the passes that doesn't depend on the batch size, by timing another size in turns."""
         settings = self.bench.trainer.settings
         size, least = settings.global_batch_size, settings.microbatches * len(self.devices)
         other = size // 4 if size % (4 * least) == 0 else 4 * size
         passes = {"here": self.bench.passes(), "there": self._other(global_batch_size=other).passes()}
         _, found = fractions(passes, of="here", most=ROUNDS)
-        fixed = (found["there"] * size - other) / (size - other)  # of a line through both, where it has no examples
+        fixed = (found["there"] * size - other) / (size - other)  # intercept of the line through both
         return agreed([min(max(fixed, 0.0), 1.0)], self.bench.trainer.agreement)[0]
 
     def _tried(self, remedy: Remedy, before: Point) -> Tried:
-        """Measures what a line does beside what is without it: the machine may be busier now than it was before."""
+        """Measures a remedy in turns with the setting before, as the machine's load may change."""
         bench = self._other(devices=remedy.devices, **_changes(remedy, self.bench.trainer.settings))
         step, interval = before.times.step, remedy.interval
         if interval:
@@ -133,9 +133,9 @@ class Diagnosis:
         return Tried(remedy, before.examples_per_second, bench.trainer.settings.global_batch_size / step)
 
     def _other(self, devices: Sequence[str] = (), **settings: Any) -> Bench:
-        """Makes a bench like the configured one but for its devices, if they are given, and these settings."""
+        """Makes a bench like the configured one, with these settings and, if given, devices."""
         trainer = self.bench.trainer
-        # Of larger batches a chunk has fewer, or it would take as much more memory.
+        # Chunks of larger batches are shorter, so that they take no more memory.
         larger = settings.get("global_batch_size", 0) / trainer.settings.global_batch_size
         chunk_steps = divisor(self.bench.chunk_steps, most=int(self.bench.chunk_steps / max(larger, 1.0)))
         changed: dict[str, Any] = {"chunk_steps": chunk_steps, **settings}
@@ -146,7 +146,7 @@ class Diagnosis:
 
 
 def _with_short_chunks(bench: Bench) -> Bench:
-    """Returns the bench, or one like it whose chunks don't take too long."""
+    """Returns the bench, or one like it with short enough chunks."""
     steps = divisor(bench.chunk_steps, most=int(LONGEST_CHUNK_SECONDS / bench.seconds_a_step))
     if steps == bench.chunk_steps:
         return bench
@@ -155,7 +155,7 @@ def _with_short_chunks(bench: Bench) -> Bench:
 
 
 def _changes(remedy: Remedy, settings: Settings) -> dict[str, Any]:
-    """Returns the settings that a line changes; a hook that is called less often is one more."""
+    """Returns the settings that a remedy changes; a hook with another interval is a new hook."""
     hooks = list(settings.hooks)
     for i, hook in enumerate(hooks):
         if hook.interval_name == remedy.interval:

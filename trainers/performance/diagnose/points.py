@@ -1,4 +1,4 @@
-"""What is measured: the experiment as it is configured, and beside it on fewer replicas and smaller batches."""
+"""The measured points: the experiment as configured, and with fewer replicas and smaller batches."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from trainers.performance.diagnose.times import Times
 
 
 class Scale(NamedTuple):
-    """So many replicas, and the batch that they share."""
+    """A number of replicas, and their global batch size."""
 
     replicas: int
     global_batch_size: int
@@ -18,11 +18,11 @@ class Scale(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A scale, measured."""
+    """A measured scale."""
 
     scale: Scale
     times: Times
-    memory: Mapping[str, int]  # the most bytes that were held at a time, by device
+    memory: Mapping[str, int]  # peak bytes by device
 
     @property
     def name(self) -> str:
@@ -30,19 +30,19 @@ class Point:
 
     @property
     def examples_per_second(self) -> float:
-        """Counts what training sees, hooks and all."""
+        """Returns the examples per second of training, with hooks."""
         return self.scale.global_batch_size / self.times.step
 
 
 class Efficiency(NamedTuple):
-    """What replicas make of what one device makes, as a fraction of the ideal."""
+    """The throughput of replicas, as a fraction of the ideal."""
 
     real: float
     synthetic: float
 
 
 def scales(configured: Scale, microbatches: int) -> list[Scale]:
-    """Returns 1, 2, 4, ... replicas with the whole batch (strong scaling) and with their share of it (weak), and all.
+    """Returns 1, 2, 4, ... replicas with the whole batch (strong scaling) and with their share (weak), and all.
 
     >>> [tuple(scale) for scale in scales(Scale(4, 64), 1)]
     [(1, 64), (2, 64), (1, 16), (2, 32), (4, 64)]
@@ -58,18 +58,18 @@ def measured(bench: Bench, hooks: Mapping[str, float] = {}) -> Point:
     trainer = bench.trainer
     reset_peak_memory()
     bench.synthetic()
-    memory = peak_memory()  # of the step alone: programs that are without a part are one more each
+    memory = peak_memory()  # read before the programs of parts, which take more
     scale = Scale(trainer.train_step.exchange.replicas, trainer.settings.global_batch_size)
     return Point(scale, bench.times(hooks), memory)
 
 
 def strong(point: Point, points: Sequence[Point], *, shared: bool) -> Efficiency | None:
-    """Compares with one device that has the whole batch; where devices share cores, that is as fast as can be."""
+    """Compares with one device with the whole batch; for devices that share cores, the ideal is equal speed."""
     return _against(point, Scale(1, point.scale.global_batch_size), points, shared=shared)
 
 
 def weak(point: Point, points: Sequence[Point], *, shared: bool) -> Efficiency | None:
-    """Compares with one device that has one replica's share of the batch."""
+    """Compares with one device with one replica's share of the batch."""
     return _against(point, Scale(1, point.scale.global_batch_size // point.scale.replicas), points, shared=shared)
 
 

@@ -13,7 +13,7 @@ from trainers.performance.diagnose.verdict import Tried, Verdict, percent
 
 
 def parts_table(points: Sequence[Point]) -> Table:
-    """Tabulates where the time of a step goes, a column for each point."""
+    """Returns a table of the parts of a step, with a column for each point."""
     table = Table("of a step", *(point.name for point in points), title="replicas x examples of each: where time goes")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -31,7 +31,7 @@ def parts_table(points: Sequence[Point]) -> Table:
 
 
 def scaling_table(points: Sequence[Point], *, shared: bool) -> Table:
-    """Tabulates what replicas make of one device's throughput."""
+    """Returns a table of the replicas' throughput relative to one device's."""
     ideal = "one device's throughput: replicas share its cores" if shared else "as many times one device's as replicas"
     table = Table(
         "replicas x examples", "same batch", "on one batch", "same rows each", "on one batch", title=f"100 % is {ideal}"
@@ -46,7 +46,7 @@ def scaling_table(points: Sequence[Point], *, shared: bool) -> Table:
 
 
 def crossing_table(point: Point) -> Table:
-    """Tabulates what crosses between replicas, and how fast."""
+    """Returns a table of the collectives' bytes and speed."""
     table = Table("phase", "each hands in", "takes", "gets through", title="between replicas, in one step")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -57,7 +57,7 @@ def crossing_table(point: Point) -> Table:
 
 
 def tried_text(tried: Tried) -> str:
-    """Says what a gin line did."""
+    """Returns a line on the effect of a remedy."""
     did = f"{tried.times_as_fast:.2f} times as many examples a second"
     how = f"tried, {did}" if tried.helps else f"tried, and it doesn't help: {did}"
     caution = f" ({tried.remedy.caution})" if tried.remedy.caution else ""
@@ -65,7 +65,7 @@ def tried_text(tried: Tried) -> str:
 
 
 def as_json(points: Sequence[Point], verdict: Verdict, tried: Sequence[Tried], *, shared: bool) -> dict[str, Any]:
-    """Returns all of it as JSON holds it; times are seconds a step."""
+    """Returns all results as JSON values; times are seconds a step."""
     return {
         "points": [_point_json(point, points, shared=shared) for point in points],
         "replicas_share_cores": shared,
@@ -77,7 +77,7 @@ def as_json(points: Sequence[Point], verdict: Verdict, tried: Sequence[Tried], *
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a time of a step.
+    """Formats a step's time.
 
     >>> milliseconds(0.00040512), milliseconds(2e-20), milliseconds(2.0)  # no clock has less than a nanosecond
     ('0.405 ms', '0 ms', '2.00 s')
@@ -114,7 +114,7 @@ def _part(point: Point, part: str) -> str:
     return f"{milliseconds(point.times.parts[part])} {percent(point.times.shares[part]):>5}"
 
 
-# Told apart by the colour-blind, after Okabe and Ito (2008): warm is what isn't computing.
+# Distinguishable with colour blindness, after Okabe and Ito (2008); parts other than computing have warm colours.
 COLOURS = {
     WAIT: "#d55e00",
     BESIDE: "#e69f00",
@@ -134,7 +134,7 @@ STYLE = (
 
 
 def picture(points: Sequence[Point], title: str) -> str:
-    """Returns a bar for each point, as long as its step takes, cut into parts."""
+    """Returns an SVG with a bar for each point, as long as its step, divided into parts."""
     shown = [part for part in PARTS if any(point.times.parts[part] for point in points)]
     legend = TOP + ROW * len(points) + 8
     height = legend + 22 * -(-len(shown) // LEGEND_COLUMNS) + 6

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, as seconds by part."""
+"""The parts of a step's time, in seconds."""
 
 import dataclasses
 import statistics
@@ -15,43 +15,43 @@ class Crossing(NamedTuple):
     """The collectives of one phase in a step."""
 
     phase: str
-    bytes: int  # that each replica hands in
+    bytes: int  # sent by each replica
     seconds: float
 
     @property
     def bandwidth(self) -> float | None:
-        """Returns the bytes a second at which what a replica hands in gets through, if it takes a time that shows."""
+        """Returns the collective's bytes per second, or None if its time is too short to measure."""
         return self.bytes / self.seconds if self.seconds else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Times of programs, all in seconds a step; but for `launch`, without what a call of no steps takes."""
+    """Times of programs in seconds a step, without the call overhead, which is `launch`."""
 
-    real: float  # a step with real input, by the clock
-    waited: float  # of it, for data
+    real: float  # a step with real input, wall time
+    waited: float  # of it, waiting for data
     launch: float
     forward: float
-    both: float  # passes, forward and backward
-    sent: Mapping[str, float]  # with what is sent in phases up to the one named
+    both: float  # forward and backward passes
+    sent: Mapping[str, float]  # with the collectives of phases up to the named one
     whole: float
-    alone: Sequence[float] = ()  # both passes of each replica by itself
+    alone: Sequence[float] = ()  # both passes of each replica alone
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """What one step takes, in seconds, and its parts.
+    """The time of one step in seconds, and its parts.
 
-    `input wait` is time in which nothing else happens; `input beside the step` is by how much steps are slower because
-    examples are made on the same cores. `skew` is how much longer the slowest replica takes than a typical one.
+    `input wait` is time spent only waiting for data. `input beside the step` is the slow-down because examples are made
+    on the same cores. `skew` is the extra time of the slowest replica over a typical one.
     """
 
-    step: float  # as in training, by the clock: with input, and hooks by their share
-    synthetic: float  # on one batch that is there already, without hooks
+    step: float  # wall time in training: with input, and the hooks' share
+    synthetic: float  # on one batch in memory, without hooks
     parts: Mapping[str, float]
-    hooks: Mapping[str, float]  # of `host work`, by the name of the interval that each has
+    hooks: Mapping[str, float]  # parts of `host work`, by the name of the hook's interval
     crossings: Sequence[Crossing] = ()
-    alone: Sequence[float] = ()  # passes of each replica by itself
+    alone: Sequence[float] = ()  # passes of each replica alone
 
     @property
     def shares(self) -> dict[str, float]:
@@ -60,21 +60,21 @@ class Times:
 
     @property
     def real(self) -> float:
-        """Returns what a step takes without hooks."""
+        """Returns the time of a step without hooks."""
         return self.step - sum(self.hooks.values())
 
     @property
     def explained(self) -> float:
-        """Returns which fraction of the step its parts add up to."""
+        """Returns the sum of the parts as a fraction of the step."""
         return sum(self.parts.values()) / self.step
 
     def numbers(self) -> list[float]:
-        """Returns all of them in a row."""
+        """Returns all numbers as a list."""
         crossings = [crossing.seconds for crossing in self.crossings]
         return [self.step, self.synthetic, *self.parts.values(), *self.hooks.values(), *crossings, *self.alone]
 
     def with_numbers(self, numbers: Sequence[float]) -> "Times":
-        """Returns the same times with others of these."""
+        """Returns a copy with these numbers."""
         rest = iter(numbers)
         return Times(
             next(rest),
@@ -87,10 +87,9 @@ class Times:
 
 
 def split(found: Measured, bytes_of: Mapping[str, int], hooks: Mapping[str, float] = {}) -> Times:
-    """Takes a step apart by what is faster without each part; phases hand in so many `bytes_of` each.
+    """Splits a step's time, by comparing programs with and without each part; `bytes_of` are sent bytes by phase.
 
-    No program can be slower than one that does more: where a noisy machine says so, the part that they differ by took
-    no time.
+    No program can be slower than one that does more: if noise suggests so, the part between them took no time.
 
     >>> found = Measured(real=9.0, waited=1.0, launch=0.5, forward=2.0, both=4.0, sent={"net": 5.0}, whole=6.0)
     >>> times = split(found, {"net": 1000})
@@ -107,7 +106,7 @@ def split(found: Measured, bytes_of: Mapping[str, int], hooks: Mapping[str, floa
         crossings.append(Crossing(phase, bytes_of[phase], reached - so_far))
         so_far = reached
     skew = min(max(found.alone) - statistics.median_low(found.alone), both) if found.alone else 0.0
-    computing = 1.0 - (skew / both if both else 0.0)  # replicas that wait for the slowest don't compute
+    computing = 1.0 - (skew / both if both else 0.0)  # replicas idle while they wait for the slowest
     parts = {
         WAIT: wait,
         BESIDE: held_up - wait,

@@ -1,4 +1,4 @@
-"""What holds a step up, in one sentence with its evidence; and the gin lines that could help."""
+"""The verdict of a diagnosis: the bottleneck in one sentence with evidence, and remedies."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from trainers.options.sizes import size
 from trainers.performance.diagnose.times import BACKWARD, BESIDE, COLLECTIVES, FORWARD, HOST, SKEW, UPDATE, WAIT, Times
 from trainers.settings import MAX_CHUNK_STEPS, Settings
 
-WORTH = 1.05  # so many times as fast, and not less, is no chance
+WORTH = 1.05  # smaller speed-ups may be chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,21 +19,21 @@ class Remedy:
 
     line: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    hook: str = ""  # gin's name of that whose `every` becomes `every`
+    hook: str = ""  # gin's name of the hook whose `every` changes
     every: int = 0
     devices: Sequence[str] = ()
-    caution: str = ""  # what else it changes
+    caution: str = ""  # side effects
 
     @property
     def interval(self) -> str:
-        """Returns the name of the interval that it changes, if that is what it changes."""
+        """Returns the name of the interval that it changes, or an empty string."""
         name = self.line.partition(" = ")[0]
         return name if self.hook or name.endswith("_every") else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """What a line did, in examples a second."""
+    """The effect of a remedy, in examples per second."""
 
     remedy: Remedy
     before: float
@@ -49,36 +49,36 @@ class Tried:
 
 
 def setting(name: str, value: Any, caution: str = "") -> Remedy:
-    """Returns the line that binds a setting of the trainer."""
+    """Returns the remedy that binds a setting of the trainer."""
     return Remedy(f"Trainer.{name} = {value!r}", {name: value}, caution=caution)
 
 
 def devices(names: Sequence[str]) -> Remedy:
-    """Returns the line that has replicas on these devices alone."""
+    """Returns the remedy that puts replicas only on these devices."""
     return Remedy(f"mirrored.devices = {list(names)}", devices=names)
 
 
 def interval(name: str, steps: int) -> Remedy:
-    """Returns the line that binds an interval, `Trainer.log_every` or `MyHook.every`."""
+    """Returns the remedy that binds an interval, `Trainer.log_every` or `MyHook.every`."""
     owner, _, parameter = name.partition(".")
     if owner == "Trainer":
         return setting(parameter, steps)
     return Remedy(f"{name} = {steps}", hook=owner, every=steps)
 
 
-NAMED_FROM = 0.2  # of a step: less is no bottleneck
-FIXED_FROM = 0.5  # of a step that is the same for any batch: a larger batch is another training, and must be worth it
+NAMED_FROM = 0.2  # share of a step; less isn't a bottleneck
+FIXED_FROM = 0.5  # share of a step independent of the batch; a larger batch changes training, so it must be worth it
 MOST_CALLS = 32
-DEAR = 0.05  # of a step, that a hook may take before it is named beside others
+DEAR = 0.05  # share of a step from which a hook is named
 INPUT_BOUND, HOST_BOUND, COLLECTIVE_BOUND, STRAGGLER, BATCH_BOUND, NONE = (
     "input", "host", "collectives", "straggler", "batch", "none",
 )  # fmt: skip
-ANOTHER_TRAINING = "another training: its rate has to be found anew"
+ANOTHER_TRAINING = "changes training: tune its learning rate again"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What is wrong, as one word for programs and one sentence for people."""
+    """The bottleneck, as one word for programs and one sentence for people."""
 
     kind: str
     share: float  # of a step
@@ -88,18 +88,18 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What a verdict is about."""
+    """The measurements and settings for a verdict."""
 
     times: Times
     settings: Settings
     chunk_steps: int
     source: str
     devices: Sequence[str]  # of the replicas
-    mirrored: bool  # whether `mirrored.devices` would choose among them
-    fixed: Callable[[], float]  # measures what share of the passes is the same for any batch
+    mirrored: bool  # whether `mirrored.devices` can choose among them
+    fixed: Callable[[], float]  # measures the share of the passes that doesn't depend on the batch size
 
     def verdict(self) -> Verdict:
-        """Names what takes most of a step beside computing, if that is much."""
+        """Names the largest part of a step other than computing, if it is large enough."""
         shares = self.times.shares
         candidates = {
             self._input_bound: shares[WAIT] + shares[BESIDE],
@@ -195,16 +195,16 @@ class Case:
 
 
 def percent(share: float) -> str:
-    """Returns a fraction as people say it."""
+    """Formats a fraction as percent."""
     return f"{100 * share:.0f} %"
 
 
 def _sorted(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Returns the largest first."""
+    """Returns the items, largest first."""
     return sorted(seconds.items(), key=lambda each: -each[1])
 
 
 def _round_up(ratio: float) -> int:
-    """Returns 1, 2, 5, 10, 20, 50 ..., the first that is no less."""
+    """Returns the smallest of 1, 2, 5, 10, 20, 50, ... that is at least `ratio`."""
     power = 10 ** max(0, math.floor(math.log10(max(ratio, 1.0))))
     return int(next(power * digit for digit in (1, 2, 5, 10) if power * digit >= ratio))

@@ -1,1 +1,1 @@
-"""Looks at a step of training before anything is made: what it computes, holds and sends, and how long it takes."""
+"""Estimates a training step from shapes alone: operations, memory, communication and time."""

@@ -1,4 +1,4 @@
-"""What a dry run looks at: a task of shapes alone, on one device, wherever it is to run."""
+"""Builds a task from shapes alone, on one device, for a dry run of any strategy."""
 
 import copy
 import dataclasses
@@ -38,7 +38,7 @@ Spec = dict[str, tf.TensorSpec]
 
 
 class AsTheTaskReads(Source):
-    """Stands in for data that isn't there: its examples are of the shapes that the task says it reads."""
+    """Stands in for missing data: examples have the shapes that the task declares."""
 
     def __init__(self, task: Task, missing: str):
         super().__init__("data that isn't there", size=1 << 40, place="a dry run")
@@ -46,7 +46,7 @@ class AsTheTaskReads(Source):
         unknown = [name for name, spec in self._spec.items() if spec is None]
         if unknown or not self._spec:
             what = f"what shape `{unknown[0]}` has" if unknown else "what it reads"
-            raise DataError(f"{missing} A dry run could do without, but `{type(task).__name__}` doesn't say {what}.")
+            raise DataError(f"{missing} A dry run could do without it, but `{type(task).__name__}` doesn't say {what}.")
 
     @property
     def spec(self) -> Spec:
@@ -57,10 +57,10 @@ class AsTheTaskReads(Source):
 
 
 class DryBuild:
-    """An experiment, as far as shapes tell of it."""
+    """An experiment built from shapes."""
 
     def __init__(self) -> None:
-        """Reads from gin what `Experiment` and `Trainer` would be given."""
+        """Reads the arguments of `Experiment` and `Trainer` from gin."""
         bound: Mapping[str, Any] = gin.get_bindings(Experiment, resolve_references=False)
         asked = inspect.signature(Experiment).bind_partial(
             **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith(("_source", "_sources"))}
@@ -79,18 +79,18 @@ class DryBuild:
         self.paper.check(self.task, **self._places)
         self.repeats = Repeats(self.task, self._marks())
         self.paper.lay_out(self.task)
-        self.missing: str | None = None  # why the data can't be read, if it can't
+        self.missing: str | None = None  # why the data can't be read, if so
         try:
             self.source: Source | Stream = copy.deepcopy(bound["train_source"])
             self.task.check_source(self.source)
         except DataError as error:
-            self.missing = plain(error)  # without what gin adds
+            self.missing = plain(error)  # without gin's additions
             self.source = AsTheTaskReads(self.task, self.missing)
         self.evaluated: list[Source] = []
         if not self.missing:
             sources = [bound.get("eval_source"), *bound.get("eval_sources", {}).values()]
             self.evaluated = [copy.deepcopy(source) for source in sources if source is not None]
-        self.resident = memory_in_use()  # with all that is imported and read
+        self.resident = memory_in_use()  # including imports and data
 
     @property
     def replicas(self) -> int:
@@ -103,7 +103,7 @@ class DryBuild:
         return self.repeats.counted(self._measured)
 
     def _measured(self) -> Figures:
-        """Measures a step of the task as it stands now, which may be with fewer blocks."""
+        """Measures a step of the task in its current state, possibly with fewer blocks."""
         with shapes_only():
             make = (lambda: self.task) if self.repeats.found else self._make
             assembly = assemble(make, self.strategy, **self._places)
@@ -141,12 +141,12 @@ class DryBuild:
 
     @property
     def batch_bytes(self) -> int:
-        """Returns the bytes of one step's batch, on all devices together."""
+        """Returns the bytes of one step's batch, over all devices."""
         row = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
         return self.settings.global_batch_size * row
 
     def _marks(self) -> Mapping[int, Hashable]:
-        """Returns what the patterns of a configuration say of variables and modules, by their ids."""
+        """Returns {id of a variable or module: the configuration's patterns for it}."""
         rows = standings(self.task, named_variables(self.task), checked_phases(self.task))
         marks: dict[int, Hashable] = {id(row.variable): (row.phases, row.frozen) for row in rows}
         for row in rows:

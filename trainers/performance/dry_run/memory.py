@@ -1,4 +1,4 @@
-"""What a device would hold in a step, what the whole process would, and whether that fits."""
+"""Estimates the memory of a device and of the process in a step, and whether it fits."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,20 +11,20 @@ from trainers.options.sizes import size
 from trainers.performance.dry_run.build import DryBuild
 
 MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating": "updating"}
-# What a process takes besides, as `python -m benchmarks.memory --estimates` has found of all that ships:
-NODE_BYTES = 25 * 2**10  # of each node of a traced function: Python's, TensorFlow's graphs, and what runs them
-RUNNING_BYTES = 40 * 2**20  # threads, the code of kernels, and what writes figures and checkpoints
+# Further memory of a process, fitted by `python -m benchmarks.memory --estimates` to all shipped configurations:
+NODE_BYTES = 25 * 2**10  # for each node of a traced function: Python objects, graphs and executors
+RUNNING_BYTES = 40 * 2**20  # threads, kernel code, writers of metrics and checkpoints
 
-Held = Mapping[str, Mapping[str, int]]  # bytes of a device by what they are, and by the moment
+Held = Mapping[str, Mapping[str, int]]  # {moment: {kind: bytes on a device}}
 
 
 class Process(NamedTuple):
-    """Bytes of memory that a process of training has resident."""
+    """Resident bytes of a training process."""
 
-    before: int  # its first step
-    step: int  # that a step adds
-    evaluation: int  # that one adds
-    copy: int  # of what checkpoints are written from, from the first on
+    before: int  # before its first step
+    step: int  # added by a step
+    evaluation: int  # added by an evaluation
+    copy: int  # the copy that checkpoints are written from
 
     @property
     def peak(self) -> int:
@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
-    """Returns what a device holds at each of the moments that matter."""
+    """Returns a device's memory at each important moment."""
     calls = build.settings.parallel_calls
     fetched = build.paper.fetched_chunks + (calls if calls > 1 else 0)
     same = {
@@ -47,17 +47,17 @@ def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
 
 
 def together(held: Held) -> dict[str, int]:
-    """Returns what a device holds in all, by the moment."""
+    """Returns a device's total memory at each moment."""
     return {moment: sum(counts[moment] for counts in held.values()) for moment in MOMENTS}
 
 
 def most(held: Held) -> int:
-    """Returns the most that a device holds."""
+    """Returns a device's peak memory."""
     return max(together(held).values())
 
 
 def memory_table(build: DryBuild, held: Held) -> Table:
-    """Tabulates what a device holds."""
+    """Returns a table of a device's memory."""
     settings = build.settings
     title = f"{type(build.task).__name__}: a device, in a step of {settings.global_batch_size:,} examples"
     if settings.microbatches > 1:
@@ -73,18 +73,18 @@ def memory_table(build: DryBuild, held: Held) -> Table:
 
 
 def process(build: DryBuild, figures: Figures, held: Held) -> Process:
-    """Estimates what a process takes that trains on this machine's CPU, whose devices share its memory."""
-    copy = sum(figures.standing.values())  # replicas hold the same
+    """Estimates the memory of a training process on this machine's CPU, whose devices share memory."""
+    copy = sum(figures.standing.values())  # one copy, as replicas hold the same
     standing = build.replicas * copy
     nodes = figures.work[NODES] + figures.evaluation[NODES]
-    batches = build.replicas * max(held["batches"].values())  # which are fetched before they are needed
+    batches = build.replicas * max(held["batches"].values())  # prefetched
     before = round(build.resident) + RUNNING_BYTES + NODE_BYTES * nodes + standing + batches
     step = build.replicas * most(held) - standing - batches
     return Process(before, step, build.replicas * figures.evaluation[HELD], copy)
 
 
 def does_it_fit(build: DryBuild, figures: Figures, held: Held) -> str:
-    """Says it in a sentence."""
+    """Returns a sentence on whether it fits."""
     if not build.paper.measures_here:
         return f"It fits where a device has {size(most(held))}, and room for what TensorFlow's allocator keeps."
     memory, found = machine_memory(), process(build, figures, held)

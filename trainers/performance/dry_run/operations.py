@@ -1,4 +1,4 @@
-"""How many operations an example takes, by module, as a table that fits a page."""
+"""A table of the operations per example, by module, short enough for a page."""
 
 import functools
 from collections import Counter
@@ -13,9 +13,9 @@ OUTSIDE, UPDATES = "outside of modules", "updates"
 
 
 def operations_table(operations: Mapping[Place, int], examples: int, *, alike: bool) -> Table:
-    """Tabulates the operations of a step of so many `examples`.
+    """Returns a table of the operations of a step of `examples`.
 
-    Blocks that are `alike` have one row, as `blocks/*`; so have others where there would be too many rows.
+    `alike` blocks share one row, such as `blocks/*`; so do others if there would be too many rows.
     """
     paths = sorted({place.module for place in operations if place.way != UPDATE}, key=_natural)
     row_of = next(naming for naming in _namings(paths, alike=alike) if len({*map(naming, paths)}) <= ROWS)
@@ -36,7 +36,7 @@ def operations_table(operations: Mapping[Place, int], examples: int, *, alike: b
 
 
 def counted(operations: float) -> str:
-    """Returns a number of operations as people read them.
+    """Formats a number of operations.
 
     >>> counted(12.5), counted(81_920), counted(3.2e12), counted(4e17)
     ('12', '81.92 thousand', '3.2 trillion', '400,000 trillion')
@@ -49,7 +49,7 @@ def counted(operations: float) -> str:
 
 
 def _namings(paths: Iterable[str], *, alike: bool) -> Iterator[Callable[[str], str]]:
-    """Yields ways to say which row a path belongs to, with fewer rows each time."""
+    """Yields functions from paths to rows, with fewer rows each time."""
     if not alike:
         yield lambda path: path
     for depth in range(max((path.count("/") for path in paths), default=0) + 1, -1, -1):

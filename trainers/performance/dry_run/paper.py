@@ -1,4 +1,4 @@
-"""A strategy on paper: what a dry run knows of devices that needn't be there."""
+"""A strategy for estimates: its layouts and limits, without its devices."""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -16,10 +16,10 @@ from core.task import Placement, Task
 
 
 class Paper:
-    """Devices of a strategy that is there: replicas that hold a whole copy each."""
+    """Replicas of a present strategy, each with a full copy."""
 
-    crossing: tuple[str, ...] = ("phase", "what")  # tells kinds of collectives apart
-    fetched_chunks = 3  # that are there at once: while one is eaten, one waits and another is made
+    crossing: tuple[str, ...] = ("phase", "what")  # columns that identify a collective
+    fetched_chunks = 3  # in memory at once: one in use, one waiting, one being made
     devices_are_here = True
 
     def __init__(self, strategy: Any):
@@ -28,36 +28,36 @@ class Paper:
 
     @property
     def measures_here(self) -> bool:
-        """Says whether the devices share this machine's memory."""
+        """Returns whether the devices share this machine's memory."""
         return not any("GPU" in device or "TPU" in device for device in backend_of(self.strategy).local_devices)
 
     def __str__(self) -> str:
         return "replicas"
 
     def networks_apart(self, one_device: Sequence[str]) -> Sequence[str]:
-        """Returns those of the networks that are made on one device."""
+        """Returns the networks that are made on one device."""
         return one_device
 
     def check(self, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
-        """Refuses a task that can't be there."""
+        """Raises an error for a task that the strategy can't run."""
 
     def check_rows(self, rows: int, microbatches: int, *, what: str) -> None:
-        """Refuses a batch that the devices can't share."""
+        """Raises an error for a batch that the devices can't share evenly."""
         backend_of(self.strategy).check_rows(rows, microbatches, what=what)
 
     def lay_out(self, task: Task) -> Task:
-        """Returns the task whose modules return tensors in the strategy's layouts."""
+        """Returns the task with modules that return tensors in the strategy's layouts."""
         return task
 
     def lay_out_variables(self, assembly: Assembly) -> None:
-        """Tells each variable its layout."""
+        """Sets each variable's layout."""
 
     def marks_of_variable(self, path: str, shape: tf.TensorShape) -> tuple[Hashable, ...]:
-        """Returns what the strategy's patterns say of a variable."""
+        """Returns the strategy's patterns for a variable."""
         return ()
 
     def mark_of_module(self, path: str) -> Hashable:
-        """Returns the strategy's pattern of what a module returns."""
+        """Returns the strategy's pattern for a module's output."""
         return None
 
     def figures(self, assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
@@ -70,7 +70,7 @@ class Paper:
 
 
 class MeshPaper(Paper):
-    """Devices of a mesh, of which none has to be there: a step is traced as for one device, with layouts."""
+    """Devices of a mesh, which may be absent: a step is traced for one device, with layouts."""
 
     crossing = ("along", "what", "in the pass")
     fetched_chunks = 2  # none waits
@@ -85,24 +85,24 @@ class MeshPaper(Paper):
         return f"the {self.devices} devices of a mesh of {self.plan}"
 
     def networks_apart(self, one_device: Sequence[str]) -> Sequence[str]:
-        """Returns none: `check` refuses them."""
+        """Returns none: `check` raises an error for them."""
         return ()
 
     def check(self, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
-        """Refuses a task that can't be on a mesh."""
+        """Raises an error for a task that can't run on a mesh."""
         check_on_mesh(self.plan, task, placements=placements, one_device=one_device)
 
     def check_rows(self, rows: int, microbatches: int, *, what: str) -> None:
-        """Refuses a batch that the rows of devices can't share."""
+        """Raises an error for a batch that the mesh's rows can't share evenly."""
         self.plan.check_rows(rows, microbatches, what=what)
 
     def lay_out(self, task: Task) -> Task:
-        """Returns the task whose modules return tensors in the plan's layouts."""
+        """Returns the task with modules that return tensors in the plan's layouts."""
         lay_out_outputs(task, self.plan.output_layouts, laid_out)
         return task
 
     def lay_out_variables(self, assembly: Assembly) -> None:
-        """Tells each variable its layout."""
+        """Sets each variable's layout."""
         lay_out_variables(assembly, self.plan)
 
     def marks_of_variable(self, path: str, shape: tf.TensorShape) -> tuple[Hashable, ...]:
@@ -110,20 +110,20 @@ class MeshPaper(Paper):
         return self.plan.layouts.of(path, shape), self.plan.slots.of(path, shape)
 
     def mark_of_module(self, path: str) -> Hashable:
-        """Returns the pattern of what a module returns."""
+        """Returns the pattern for a module's output."""
         return self.plan.output_layouts.pattern_of(path)
 
     def figures(self, assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
-        """Measures a chunk as it would be cut for the mesh."""
+        """Measures a chunk as partitioned for the mesh."""
         return on_mesh(assembly, chunk, self.plan)
 
     def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
-        """Returns nothing: evaluations of a mesh aren't estimated."""
+        """Returns nothing: evaluations on a mesh aren't estimated."""
         return Counter()
 
 
 def on_paper(strategy: Any) -> Paper:
-    """Returns what is known of a strategy, or of the plan of one that needn't be there."""
+    """Returns the estimate's view of a strategy, or of the plan of an absent one."""
     if isinstance(strategy, MeshPlan):
         return MeshPaper(strategy)
     return Paper(one_device() if strategy is None else made_strategy(strategy))

@@ -1,4 +1,4 @@
-"""What this machine does in a second at best of what a step is made of."""
+"""Measures this machine's speed for the operations of a step."""
 
 import contextlib
 import time
@@ -11,44 +11,44 @@ from core.estimate import Kind, Operand
 from core.machine import usable_cores
 from trainers.loop.speed import best_seconds, measured_peak
 
-MOST_SECONDS, EACH_SECONDS = 6.0, 0.015  # for all kinds of operations, and for one beyond its first time
-ENOUGH = 0.97  # of a step's time as it is supposed: the operations that take the rest are many, and small
-ABREAST, MOST_ROUNDS, AT_ONCE = 4, 100, 2e-3  # operations of one kind in a round, rounds and seconds of a call
-SHORT = 1e-6  # seconds, for which one core is enough: abreast, such would only be in each other's way
-LARGE = 512 * 2**20  # bytes of operations abreast that aren't done, lest there be no room
-CACHED = 2**20  # bytes of an operation's tensors that a core's own cache still holds when the next one reads them
-BYTES, PASSES = 4 * 2**20, 50  # of a tensor that passes through memory, and how often it does
-IN_A_PASS = 5  # times a tensor: a product reads and writes, a sum reads two
-WIDE, DEEP, ROUNDS = 20, 10, 50  # of operations on a few numbers, in a loop as a step's are
-CARRIED, OF_ONE = 50, 4  # values that a loop hands on, and what TensorFlow does for each in a round
+MOST_SECONDS, EACH_SECONDS = 6.0, 0.015  # limits for all kinds of operations, and for one kind after its first run
+ENOUGH = 0.97  # share of a step's estimated time to measure: the rest is many small operations
+ABREAST, MOST_ROUNDS, AT_ONCE = 4, 100, 2e-3  # operations of one kind in a round; rounds and seconds of a call
+SHORT = 1e-6  # seconds; shorter operations are measured one at a time
+LARGE = 512 * 2**20  # bytes; larger operations aren't run in parallel, to save memory
+CACHED = 2**20  # bytes of tensors that stay in a core's cache
+BYTES, PASSES = 4 * 2**20, 50  # a tensor's size, and passes over it, to measure memory bandwidth
+IN_A_PASS = 5  # tensors moved per pass: a product moves two, a sum three
+WIDE, DEEP, ROUNDS = 20, 10, 50  # small operations in a loop, as in a step
+CARRIED, OF_ONE = 50, 4  # loop variables, and TensorFlow's operations for each per round
 
 
 class Seconds(NamedTuple):
-    """How long an operation takes at best."""
+    """The shortest time of an operation."""
 
-    among: float  # others, as many as the devices do at a time: each one's share
-    alone: float  # with one before it and one after it
+    among: float  # run in parallel with others: its share of the time
+    alone: float  # in a sequence
 
 
 class Speeds(NamedTuple):
-    """What devices have done at best in a second."""
+    """The best speeds of devices, per second."""
 
-    peak: float  # operations of large products
-    bytes: float  # read and written
-    near: float  # the same of small tensors
-    starts: float  # of operations, however small
-    steps: float  # of such operations one after the other
-    turns: float  # of what TensorFlow adds to run loops and choices
+    peak: float  # operations of large matrix products
+    bytes: float  # read and written in memory
+    near: float  # the same for small tensors
+    starts: float  # of small operations
+    steps: float  # of small operations in sequence
+    turns: float  # of TensorFlow's loop and conditional operations
 
     def supposed(self, kind: Kind) -> Seconds:
-        """Returns how long one operation takes at least, by what it computes, reads and writes."""
+        """Returns an operation's least time, from its operations and the bytes it reads and writes."""
         passing = kind.bytes / (self.near if kind.bytes <= CACHED else self.bytes)
         busy = max(kind.operations / self.peak, passing)
         return Seconds(busy + 1 / self.starts, busy + 1 / self.steps)
 
 
 def measured_speeds(devices: Sequence[str]) -> Speeds:
-    """Measures these devices, of which CPUs of one process count as one; it takes about two seconds."""
+    """Measures these devices in about two seconds; CPU devices of one process count as one."""
     with tf.device(devices[0]):
         few = tf.zeros([64])
 
@@ -82,9 +82,9 @@ def measured_speeds(devices: Sequence[str]) -> Speeds:
 def measured_seconds(
     kinds: Mapping[Kind, float], chain: Mapping[Kind, float], speeds: Speeds, devices: Sequence[str]
 ) -> dict[Kind, Seconds]:
-    """Does operations again and again, each kind by itself; returns how long one takes, of those that take most.
+    """Runs each kind of operation repeatedly; returns the times of the kinds that take most of a step.
 
-    It ends when what is left would hardly count, or takes longer than anybody would wait.
+    Stops when the rest is negligible, or after `MOST_SECONDS`.
     """
     found = dict[Kind, Seconds]()
     supposed = {kind: times * speeds.supposed(kind).among for kind, times in kinds.items()}
@@ -100,7 +100,7 @@ def measured_seconds(
             if kind.operands is None or ABREAST * kind.bytes > LARGE:
                 continue
             short, alone = least < SHORT, 0.0
-            with contextlib.suppress(tf.errors.OpError):  # a matrix of ones has no inverse, say
+            with contextlib.suppress(tf.errors.OpError):  # for example, a matrix of ones has no inverse
                 if short or kind in chain:
                     alone = max(_seconds(kind.of, kind.operands, least, 1) - around.alone, 0.0)
                 among = alone / cores
@@ -112,7 +112,7 @@ def measured_seconds(
 
 
 def _seconds(do: Callable[..., tf.Tensor], operands: Sequence[Operand], least: float, abreast: int) -> float:
-    """Returns how long one takes of so many abreast, which takes about `least` or longer; rounds are included."""
+    """Returns the time of one of `abreast` parallel operations, loop overhead included; `least` is a lower bound."""
     rounds = round(min(max(AT_ONCE / (abreast * least), 1), MOST_ROUNDS))
     each = [[x.made() for x in operands] for _ in range(abreast)]
 
@@ -126,7 +126,7 @@ def _seconds(do: Callable[..., tf.Tensor], operands: Sequence[Operand], least: f
 
 
 def _passing(size: int, passes: int) -> float:
-    """Returns how many bytes in a second are read and written of tensors of so many."""
+    """Returns bytes per second that are read and written for tensors of this size."""
     x = tf.zeros([size // 4])
     return IN_A_PASS * size * passes / best_seconds(lambda x: _again(passes, lambda y: [y * 0.5 + x], [x])[0][0], x)
 
@@ -134,7 +134,7 @@ def _passing(size: int, passes: int) -> float:
 def _again(
     times: int, body: Callable[..., list[tf.Tensor]], carried: Sequence[tf.Tensor | float], overlapping: int = 10
 ) -> list[tf.Tensor]:
-    """Goes round a loop, of which so many rounds may overlap."""
+    """Runs a loop in which `overlapping` iterations may run in parallel."""
     rounds = tf.while_loop(
         lambda i, *_: i < times, lambda i, *ys: (i + 1, *body(*ys)), (0, *carried), parallel_iterations=overlapping
     )
@@ -142,5 +142,5 @@ def _again(
 
 
 def _count(devices: Sequence[str]) -> int:
-    """Counts devices that work next to each other; CPUs of one process share its cores."""
+    """Counts devices that work in parallel; CPU devices of one process share its cores."""
     return max(sum("GPU" in device for device in devices), 1)

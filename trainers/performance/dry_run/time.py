@@ -1,4 +1,4 @@
-"""How long a step takes at least, by speeds that are measured here, or by the one that a device is said to have."""
+"""Estimates the least time of a step, from speeds measured here, or from a device's given peak."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,9 +11,9 @@ from trainers.performance.dry_run.speeds import Seconds, Speeds, measured_second
 
 
 class Least(NamedTuple):
-    """How long a step takes at least: no shorter than all its work, nor than its longest chain of operations."""
+    """The least time of a step: at least all its work, and at least its longest chain of operations."""
 
-    work: Mapping[str, float]  # seconds on all devices, by what takes them
+    work: Mapping[str, float]  # seconds on all devices, by kind of work
     chain: float
 
     @property
@@ -23,7 +23,7 @@ class Least(NamedTuple):
 
 
 def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) -> Least:
-    """Returns it, of operations as fast as they were `measured`, and others as fast as they are supposed to be."""
+    """Returns the least time, with `measured` times of operations, and estimates for others."""
     alone = {kind: times for kind, times in figures.kinds.items() if kind in measured}
     others = {kind: times for kind, times in figures.kinds.items() if kind not in measured}
     turns = figures.work[TURNS]
@@ -44,14 +44,14 @@ def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) ->
 
 
 def measured_here(build: DryBuild, figures: Figures) -> tuple[Speeds, Least]:
-    """Measures this machine, by the step's own operations; returns its speeds, and what they leave of a step."""
+    """Measures this machine with the step's own operations; returns its speeds, and the step's least time."""
     devices = build.strategy.extended.worker_devices
     speeds = measured_speeds(devices)
     return speeds, least(figures, speeds, measured_seconds(figures.kinds, figures.chain, speeds, devices))
 
 
 def how_long(build: DryBuild, figures: Figures) -> str:
-    """Says it in a sentence, with the utilisation that it takes for granted."""
+    """Returns a sentence on the time, with the assumed utilisation."""
     operations, peak = figures.operations.total(), given_peak()
     if peak is not None:
         devices = build.paper.devices

@@ -1,1 +1,1 @@
-"""Tries settings that change no number, one after the other, and keeps those that are faster on this machine."""
+"""Tries settings that don't change results, one after the other, and keeps those that are faster on this machine."""

@@ -1,4 +1,4 @@
-"""Which values are worth a trial: a generator for each setting, which is told of each whether it was faster."""
+"""Proposes values to try: a generator for each setting, which receives whether each value was faster."""
 
 import dataclasses
 import json
@@ -15,26 +15,26 @@ PLACEMENTS = "placements"
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Another value of one setting of the trainer, or of the experiment's `placements`."""
+    """Another value of a setting of the trainer, or of the experiment's `placements`."""
 
     setting: str
     value: Any
 
     @property
     def shown(self) -> str:
-        """Returns the value as gin reads it."""
+        """Returns the value in gin syntax."""
         return _shown(self.value)
 
     @property
     def line(self) -> str:
-        """Returns the gin line that makes it."""
+        """Returns the gin line for it."""
         owner = "Experiment" if self.setting == PLACEMENTS else "Trainer"
         return f"{owner}.{self.setting} = {self.shown}"
 
 
 @dataclasses.dataclass(frozen=True)
 class NotTried:
-    """A value that isn't tried, and why."""
+    """A value that isn't tried, with the reason."""
 
     setting: str
     shown: str
@@ -43,22 +43,22 @@ class NotTried:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The changes that were chosen so far, by setting."""
+    """The changes chosen so far, by setting."""
 
     changes: Mapping[str, Change] = dataclasses.field(default_factory=dict)
 
     def with_change(self, change: Change) -> "Choice":
-        """Returns the choice with one change more, in place of one of the same setting."""
+        """Returns the choice with one more change, which replaces one of the same setting."""
         return Choice({**self.changes, change.setting: change})
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Returns what the trainer's settings become."""
+        """Returns the changed settings of the trainer."""
         return {name: change.value for name, change in self.changes.items() if name != PLACEMENTS}
 
     @property
     def placements(self) -> Mapping[str, Placement] | None:
-        """Returns what the experiment's placements become, if they change."""
+        """Returns the experiment's new placements, or None if they don't change."""
         return self.changes[PLACEMENTS].value if PLACEMENTS in self.changes else None
 
     @property
@@ -77,33 +77,33 @@ def _shown(value: Any) -> str:
 
 Proposals = Generator[Change | NotTried, bool, None]
 
-CHUNKS = (10, 50, 100)  # of about so many steps
-LONG_SECONDS = 0.1  # of a chunk, beside which a call costs nothing
+CHUNKS = (10, 50, 100)  # approximate steps of a chunk
+LONG_SECONDS = 0.1  # of a chunk; the cost of a call is then negligible
 MOST_CALLS = 16
-WAITS, HIDES = 0.03, 0.2  # of the time, from which on a source is slow, and so slow that it comes first
+WAITS, HIDES = 0.03, 0.2  # share of time waiting: above the first a source is slow, above the second it is tried first
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What proposals are made from: the settings that are the fastest so far, and how they did."""
+    """The basis of proposals: the fastest settings so far, and their measurements."""
 
     settings: Settings
     chunk_steps: int
-    step_bytes: int  # of a step's batch
+    step_bytes: int  # bytes of a step's batch
     replicas: int
-    how: str  # names the kind of strategy
+    how: str  # describes the strategy
     compiled: bool  # whether XLA can compile anything
     updates: Sequence[str]  # the names of the phases that train
-    mixing: Sequence[str]  # those whose rows are mixed, as many at a time as a microbatch has
-    placements: Mapping[str, Placement]  # of all phases that may run elsewhere
-    placed: Mapping[str, Placement]  # those that the experiment says, in place of the task's own
-    cut: bool  # chunks are shorter than configured, or a trial would take too long
+    mixing: Sequence[str]  # phases that mix the rows of a microbatch
+    placements: Mapping[str, Placement]  # of all phases that may be moved
+    placed: Mapping[str, Placement]  # the experiment's overrides of the task's placements
+    cut: bool  # chunks are shortened to limit the time of a trial
     seconds: float  # a step
-    waits: float  # for data, of that
+    waits: float  # share of it waiting for data
 
 
 def compiles(case: Case) -> Proposals:
-    """Proposes nothing compiled or all, then one update after the other, beside those that it helped."""
+    """Proposes to compile nothing or everything, then single updates in addition to those that helped."""
     if not case.compiled:
         yield NotTried("compile", "any", f"{case.how} XLA compiles nothing")
         return
@@ -111,7 +111,7 @@ def compiles(case: Case) -> Proposals:
         if word != case.settings.compile:
             yield Change("compile", word)
     chosen = dict[str, str]()
-    # On several replicas what there is to compile of the only update is all that there is.
+    # With several replicas, the only update is all there is to compile.
     for name in case.updates if case.replicas == 1 or len(case.updates) > 1 else ():
         other = {**chosen, name: XLA}
         if other != case.settings.compile and (yield Change("compile", other)):
@@ -119,14 +119,14 @@ def compiles(case: Case) -> Proposals:
 
 
 def chunks(case: Case) -> Proposals:
-    """Proposes chunks of other lengths that the intervals allow."""
+    """Proposes other chunk lengths that the intervals allow."""
     if case.cut or case.chunk_steps * case.seconds > LONG_SECONDS:
         takes = 1000 * case.chunk_steps * case.seconds
         why = f"{case.chunk_steps} steps take {takes:,.0f} ms, beside which the call that takes them costs nothing"
         yield NotTried("chunk_steps", "any", why)
         return
     unit = case.settings.round_steps
-    common = math.gcd(*(every for _, every in case.settings.intervals))  # 0 where there are none
+    common = math.gcd(*(every for _, every in case.settings.intervals))  # 0 if there are none
     allowed = [n for n in range(unit, max(CHUNKS) + 1, unit) if common % n == 0]
     lengths = {max((n for n in allowed if n <= most), default=case.chunk_steps) for most in CHUNKS}
     for steps in sorted(lengths - {case.chunk_steps}):
@@ -135,7 +135,7 @@ def chunks(case: Case) -> Proposals:
 
 
 def microbatches(case: Case) -> Proposals:
-    """Proposes half as many as long as that helps, or else twice as many."""
+    """Proposes to halve the microbatches as long as that helps, or else to double them."""
     now, size = case.settings.microbatches, case.settings.global_batch_size
     if case.mixing:
         why = f"phase `{case.mixing[0]}` mixes the rows of a microbatch: with others it would be another loss"
@@ -150,7 +150,7 @@ def microbatches(case: Case) -> Proposals:
 
 
 def places(case: Case) -> Proposals:
-    """Proposes each phase on one device that runs on every replica, and the other way round."""
+    """Proposes one device for each phase that runs on every replica, and vice versa."""
     if case.replicas == 1:
         return
     size = case.settings.global_batch_size
@@ -162,7 +162,7 @@ def places(case: Case) -> Proposals:
 
 
 def calls(case: Case) -> Proposals:
-    """Proposes to gather twice as many chunks at once, as long as that helps, where steps wait for data."""
+    """Proposes to double the parallel calls as long as that helps, if steps wait for data."""
     if case.waits < WAITS:
         yield NotTried("parallel_calls", "any", f"steps wait for data in {100 * case.waits:.1f} % of the time")
         return
@@ -172,13 +172,13 @@ def calls(case: Case) -> Proposals:
 
 
 def calls_first(case: Case) -> Proposals:
-    """Proposes the same before anything else where the wait is so long that it hides what a step takes."""
+    """Proposes the same before other settings if waiting dominates the step."""
     if case.waits >= HIDES:
         yield from calls(case)
 
 
 def _as_it_is(placement: Placement, global_batch_size: int) -> Placement:
-    """Returns where a batch of this size runs, whatever others do."""
+    """Returns where a batch of this size runs."""
     return EVERY_REPLICA if placement.on_every_replica(global_batch_size) else ONE_DEVICE
 
 

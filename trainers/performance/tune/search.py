@@ -1,4 +1,4 @@
-"""The search: one setting after the other, each proposal beside the best so far, until the time is up."""
+"""The search: compares each proposal with the best settings so far, setting by setting, within a time limit."""
 
 import dataclasses
 import time
@@ -11,14 +11,14 @@ from trainers.performance.tune.contest import Outcome, contest
 from trainers.performance.tune.proposals import ORDER, Case, Change, Choice, NotTried
 from trainers.performance.tune.trial import forget, unlike
 
-SEARCH_SECONDS = 120.0  # after which no trial begins
-TOO_SLOW, TOO_SLOW_SECONDS = 3.0, 0.1  # as long a step, and so much of it: no more of it is measured
+SEARCH_SECONDS = 120.0  # no trial begins later
+TOO_SLOW, TOO_SLOW_SECONDS = 3.0, 0.1  # times as slow, for at least this long: measuring stops
 
 CHOSEN, SLOWER, VOID, FAILED, NOT_TRIED = "faster", "no faster", "void", "failed", "not tried"
 
 
 class Tried(Protocol):
-    """What the search asks of a trial."""
+    """The search's view of a trial."""
 
     seconds_a_step: float
     traced: float
@@ -33,14 +33,14 @@ class Tried(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A proposal, and what came of it."""
+    """A proposal and its result."""
 
     setting: str
     shown: str
     verdict: str
     why: str = ""
     outcome: Outcome | None = None
-    traced: float | None = None  # seconds to the end of the first call
+    traced: float | None = None  # seconds until the first call ended
 
     @property
     def chosen(self) -> bool:
@@ -48,7 +48,7 @@ class Row:
 
 
 class Search:
-    """Goes through the settings; `rows` is what was found so far, `choice` what is worth it."""
+    """Tries the settings; `rows` holds the results so far, `choice` the chosen changes."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Search:
         look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Begins with the trial of the settings as they are, `configured`; `look` is called often, and may raise."""
+        """Begins with the trial of the `configured` settings; `look` is called often, and may raise."""
         self.configured = self.best = configured
         self.choice, self.rows = Choice(), list[Row]()
         self.total: Outcome | None = None
@@ -74,11 +74,11 @@ class Search:
 
     @property
     def spent(self) -> float:
-        """Returns the seconds since it began."""
+        """Returns the seconds since the start."""
         return self._clock() - self._began
 
     def run(self) -> None:
-        """Tries everything that is proposed, then all that was chosen beside what is configured."""
+        """Tries all proposals, then compares all chosen changes together with the configured settings."""
         for propose in ORDER:
             (waits,) = self._agree([self.best.waits])
             proposals = propose(self.best.case(seconds=self.seconds, waits=waits, cut=self._cut))
@@ -109,7 +109,7 @@ class Search:
             raise
         except NotFiniteError as error:
             return Row(setting, shown, VOID, reason_of(error))
-        except Exception as error:  # it may be anything that XLA, a device or the task finds in the way
+        except Exception as error:  # XLA, a device or the task may raise anything
             return Row(setting, shown, FAILED, reason_of(error))
         finally:
             forget()

@@ -1,4 +1,4 @@
-"""What was found, as a table for people and as JSON for programs."""
+"""Reports a search, as a table and as JSON."""
 
 import textwrap
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ WIDE = 300  # characters of a reason
 
 
 def table(search: Search) -> Table:
-    """Tabulates what was tried."""
+    """Returns a table of what was tried."""
     names = ("setting", "value", "a step", "as fast", "first", "")
     found = Table(*names, title="times as fast as the best before it; how long its first call takes")
     for column in found.columns[2:5]:
@@ -27,14 +27,14 @@ def table(search: Search) -> Table:
 
 
 def progress(row: Row) -> str:
-    """Says in a line what came of a proposal, as soon as it is known."""
+    """Returns a line on the result of a proposal."""
     how = f"{_fast(row.outcome)} times as fast, " if row.outcome else ""
     why = textwrap.shorten(row.why, WIDE, placeholder=" ...")
     return f"`{row.setting} = {row.shown}`: {how}{row.verdict}{': ' if why else ''}{why}"
 
 
 def winners(search: Search) -> str:
-    """Returns the gin lines that are worth it, and what they gain."""
+    """Returns the gin lines that help, and their speed-up."""
     if search.total is None:
         return "nothing that was tried is faster than what is configured by more than the noise: leave it as it is"
     if not search.choice.changes:
@@ -44,7 +44,7 @@ def winners(search: Search) -> str:
 
 
 def as_json(search: Search, *, complete: bool) -> Mapping[str, Any]:
-    """Returns all of it as JSON holds it; `seconds` is what it took."""
+    """Returns all results as JSON values; `seconds` is the time they took."""
     total = search.total
     return {
         "complete": complete,

@@ -1,4 +1,4 @@
-"""A trainer of other settings from the first step on: what its first steps compute, and how long its steps take."""
+"""A trial: a trainer with other settings from the first step on, its first metrics, and the time of its steps."""
 
 import gc
 import math
@@ -8,24 +8,24 @@ from core.task import Compute, Update
 from trainers.performance.rehearsal import Rehearsal, agreed, divisor
 from trainers.performance.tune.proposals import Case
 
-TURN_SECONDS, PATIENCE_SECONDS = 0.25, 2.0  # of a stretch of training by real input, and the most
-MOST_STEPS, COMPARED_SECONDS = 10, 2.0  # whose figures are compared: after more, last bits may have grown
-SAME, NOTHING = 1e-4, 1e-6  # figures are equal that differ by so small a fraction, or by so little
+TURN_SECONDS, PATIENCE_SECONDS = 0.25, 2.0  # of a section of training with real input, and its limit
+MOST_STEPS, COMPARED_SECONDS = 10, 2.0  # whose metrics are compared: rounding grows with more steps
+SAME, NOTHING = 1e-4, 1e-6  # relative and absolute tolerance for equal metrics
 
 
 class Trial(Rehearsal):
     """A training that is compared with another."""
 
-    waits = 0.0  # the share of its last stretch that waited for data
+    waits = 0.0  # share of its last section spent waiting for data
 
     def compared_steps(self) -> int:
-        """Returns how many steps' figures can be compared within seconds, in whole rounds of local steps."""
+        """Returns how many steps can be compared within seconds, in whole rounds of local steps."""
         unit = self.trainer.settings.round_steps
         count = min(MOST_STEPS, self.trainer.steps, max(2, int(COMPARED_SECONDS / self.seconds_a_step)))
         return max(1, count // unit) * unit
 
     def figures(self, steps: int) -> dict[str, float]:
-        """Takes the first steps of a run; returns their figures, which a fresh trial of other settings should have."""
+        """Takes the first steps of a run; returns their metrics, which a trial of other settings should equal."""
         batches = self.trainer.input.chunks_from(0)
         for first in range(0, steps, self.chunk_steps):
             count = min(self.chunk_steps, steps - first)
@@ -34,19 +34,19 @@ class Trial(Rehearsal):
         return self.trainer.figures()
 
     def step(self) -> float:
-        """Trains by real input for a turn; returns the seconds that a step takes."""
+        """Trains with real input for a turn; returns the seconds of a step."""
         seconds, waited = self.real(TURN_SECONDS, chunks=1, patience=PATIENCE_SECONDS)
         self.waits = waited / seconds
         return seconds
 
     def cut_to(self, seconds: float) -> int:
-        """Returns how many steps a chunk can have and take no more than `seconds`."""
+        """Returns how many steps of a chunk take at most `seconds`."""
         unit = self.trainer.settings.round_steps
         (step,) = agreed([self.step()], self.trainer.agreement)
         return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * step)))
 
     def case(self, *, seconds: float, waits: float, cut: bool) -> Case:
-        """Returns what proposals are made from, where a step takes `seconds`, and `waits` for data."""
+        """Returns the basis of proposals for a step of `seconds`, with a share `waits` spent waiting for data."""
         trainer, spec = self.trainer, self.trainer.input.source.spec
         phases = trainer.experiment.assembly.phases
         return Case(
@@ -58,7 +58,7 @@ class Trial(Rehearsal):
             how=trainer.train_step.backend.how,
             compiled=not trainer.train_step.backend.not_compiled,
             updates=[phase.name for phase in phases if isinstance(phase, Update)],
-            # A phase with a number of its own keeps it, whatever the trainer's.
+            # A phase's own number of microbatches overrides the trainer's.
             mixing=[phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None],
             placements={
                 phase.name: phase.placement
@@ -73,7 +73,7 @@ class Trial(Rehearsal):
 
 
 def unlike(before: Mapping[str, float], after: Mapping[str, float], steps: int) -> str | None:
-    """Says which figure of the first steps is another one, if any is.
+    """Returns a text on the first metric that differs, or None.
 
     >>> unlike({"loss": 2.0}, {"loss": 2.1}, 20)
     '`loss` is 2.1 after 20 steps, and was 2'
@@ -87,5 +87,5 @@ def unlike(before: Mapping[str, float], after: Mapping[str, float], steps: int) 
 
 
 def forget() -> None:
-    """Frees what a trial that is over has held: traced functions lie in circles."""
+    """Frees the memory of a finished trial: traced functions contain reference cycles."""
     gc.collect()

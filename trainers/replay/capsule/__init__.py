@@ -1,1 +1,1 @@
-"""What a step that isn't finite leaves behind, and how it is done again under watch: docs/troubleshooting.md."""
+"""Failure snapshots (capsules) of steps that aren't finite, and their replay: docs/troubleshooting.md."""

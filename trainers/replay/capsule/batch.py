@@ -1,4 +1,4 @@
-"""What a step read, as the bytes of a capsule's `batch.npz`."""
+"""The batch of a step, as the bytes of a capsule's `batch.npz`."""
 
 import io
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from trainers.replay.capsule.folder import BATCH
 
-_FEATURE = "batch/"  # before each name: one of NumPy's own arguments may be called like a feature
+_FEATURE = "batch/"  # prefix: feature names may equal NumPy's argument names
 
 
 def packed(batch: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Returns the bytes of a file with these arrays."""
+    """Returns the bytes of an `.npz` file with these arrays."""
     stream, arrays = io.BytesIO(), dict[str, Any]()
     arrays |= {f"{_FEATURE}{key}": x for key, x in batch.items()}
     np.savez_compressed(stream, **arrays)
@@ -23,11 +23,11 @@ def packed(batch: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def read_batch(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Returns what the step of the capsule at `path` read, [microbatches, rows, ...]."""
+    """Returns the batch of the capsule at `path`, each feature [microbatches, rows, ...]."""
     with np.load(path / BATCH, allow_pickle=False) as arrays:
         return {key.removeprefix(_FEATURE): _typed(arrays[key]) for key in arrays.files}
 
 
 def _typed(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Gives bfloat16 its name back, which files of NumPy don't know."""
+    """Restores bfloat16, which NumPy's files store as raw bytes."""
     return x.view(tf.bfloat16.as_numpy_dtype) if x.dtype.kind == "V" else x

@@ -1,4 +1,4 @@
-"""Takes one step phase by phase, eagerly and on one device, and finds what isn't finite in it first."""
+"""Repeats one step phase by phase, eagerly on one device, and finds the first value that isn't finite."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,25 +15,25 @@ from core.task import Batch, Compute, Update
 from core.task.loss import GRADIENT_NORM
 from trainers.replay.capsule.trail import Operation, Trail, first_bad, functions_run_eagerly, is_finite
 
-MOST_ROWS = 8  # rows that are looked for
+MOST_ROWS = 8  # rows to report
 
 
 class Finding(NamedTuple):
-    """What isn't finite in a step."""
+    """The first non-finite values of a step, and their origin."""
 
     phase: str
-    what: list[str]  # the loss, gradients of parameters, or what was written
-    origin: Operation | None  # the operation where it began
-    features: list[str]  # of what the phase read, those that aren't finite themselves
-    rows: list[int] | None  # of the step that aren't finite each by itself, the first ones; `None`: that can't be told
+    what: list[str]  # the loss, gradients of parameters, or written variables
+    origin: Operation | None  # the first operation with finite inputs and a non-finite output
+    features: list[str]  # non-finite inputs of the phase
+    rows: list[int] | None  # the first rows of the step that aren't finite alone; `None`: unknown
 
 
 def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> Finding | None:
-    """Takes step `index` of `batch` [microbatches, rows, ...] and writes it; returns what isn't finite first."""
+    """Takes step `index` with `batch` [microbatches, rows, ...], writing its results; returns the first finding."""
     values, microbatches = dict(batch), shape_of(batch)[0]
     outputs: Batch
     found: Finding | None = None
-    kept: Finding | None = None  # what a history keeps, unless an update suffers for it in the same step
+    kept: Finding | None = None  # a history's values, unless they break an update in the same step
     for plan in train_step.plans:
         phase = plan.phase
         if index % phase.every:
@@ -81,7 +81,7 @@ def _update(
 def _through(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    """Takes an update that goes on through a `Compute` as the engine does, whose gradients nobody else sees."""
+    """Runs an update through a `Compute` with the engine, which doesn't expose that update's gradients."""
     _, sums, outputs = _run(train_step, plan, values, index, trail)
     mine = {key: values[key] for key in plan.reads}
     if less := _less_than_nothing(sums):
@@ -94,20 +94,20 @@ def _through(
 def _history(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    """Takes a `Compute` that keeps a history as the engine does, which writes it."""
+    """Runs a `Compute` with history with the engine, which writes the history."""
     _, _, outputs = _run(train_step, plan, values, index, trail)
     written = dict(trail.written)
-    trail.written.clear()  # the updates that follow are asked for what they write themselves
+    trail.written.clear()  # later updates report only their own writes
     if not written:
         return None, outputs
-    what = [f"what the phase keeps in `{path}`" for path in written]
+    what = [f"the phase's history in `{path}`" for path in written]
     return _found(plan, {key: values[key] for key in plan.reads}, what, first_bad(written.values())), outputs
 
 
 def _run(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[tf.Tensor, Mapping[str, Any], Batch]:
-    """Has the engine run a phase, under watch."""
+    """Runs a phase with the engine while its operations are traced."""
     placed = {key: Placed(x, True) for key, x in values.items()}
     with trail.following():
         found: tuple[tf.Tensor, Mapping[str, Any], Batch]
@@ -116,14 +116,14 @@ def _run(
 
 
 def _less_than_nothing(sums: Mapping[str, Any]) -> list[str]:
-    """Says that weights add up to less than nothing, if they do: a step is refused for it."""
+    """Returns a finding for a negative sum of weights, which makes a step fail."""
     weight = float(sums["weight"])
-    return [f"the sum of its weights, {weight}, which counts"] if weight < 0.0 else []
+    return [f"the sum of its weights, {weight}, which is a count"] if weight < 0.0 else []
 
 
 def _written(plan: Plan, mine: Batch, norm: tf.Tensor, trail: Trail) -> Finding | None:
-    """Returns what of an update isn't finite though its loss is."""
-    what = [f"what the update wrote to `{path}`" for path in trail.written]
+    """Returns the non-finite results of an update whose loss is finite."""
+    what = [f"the new value of `{path}`" for path in trail.written]
     if not is_finite(norm):
         return _found(plan, mine, ["the norm of its gradients", *what], trail.origin([norm]))
     return _found(plan, mine, what, first_bad(trail.written.values())) if trail.written else None
@@ -134,14 +134,14 @@ def _found(
 ) -> Finding:
     features = [key for key, x in mine.items() if not is_finite(x)]
     if features and origin is not None and not (origin.lines or origin.gradient_of):
-        origin = None  # the engine's own, which handed on what the batch holds
+        origin = None  # an operation of the engine, which passed on the batch
     return Finding(plan.name, what, origin, features, rows)
 
 
 def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
-    """Returns the rows of what the operation made that aren't finite, where that has a row for each of the batch.
+    """Returns the non-finite rows of the operation's output, if it has a row for each row of the batch.
 
-    Rows that are mixed can't be given to the step function alone.
+    Used for phases that mix rows: the step function can't be called with single rows of these.
     """
     microbatches, rows = shape_of(mine)
     by_row = origin is not None and microbatches == 1 and origin.length == rows
@@ -153,10 +153,10 @@ def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 
 
 def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
-    """Returns the first rows whose loss or gradients aren't finite, of `values` [microbatches, rows, ...] in a line.
+    """Returns the first rows with a non-finite loss or gradient; `values` are [microbatches, rows, ...].
 
-    Halves are halved where they go wrong, so that few rows among many are found by few calls. Each row keeps its
-    random numbers.
+    Bisects: halves that fail are halved again, so that a few bad rows take few calls. Each row keeps its random
+    numbers.
     """
     microbatches, rows = shape_of(values)
 
@@ -164,7 +164,7 @@ def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
         m, begin = divmod(first, rows)
         part = {key: x[m : m + 1, begin : begin + end - first] for key, x in values.items()}
         mine = rng._replace(first_row=first, num_rows=end - first)
-        # Tracing a function for each number of rows would take longer than calling it.
+        # Tracing a function for each number of rows would take longer than calling it eagerly.
         with untraced(), functions_run_eagerly():
             made, _ = accumulate_gradients(phase.loss, phase.variables(), part, mine, name=phase.name)
         return not all(map(is_finite, tf.nest.flatten([made.sums["loss"], made.gradients], expand_composites=True)))

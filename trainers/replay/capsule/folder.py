@@ -1,8 +1,8 @@
-"""A capsule: the folder that a step which isn't finite leaves, with what it takes to do that step again.
+"""A capsule (failure snapshot): the folder with all that is needed to repeat a step that wasn't finite.
 
-It is laid out like a run's: `config/given.gin`, and below `checkpoints/` the newest before the step, if there was one:
-the run's own files by another name, so that they outlive the run's checkpoint and take no more room. `batch.npz`
-holds what the step read, and `capsule.json` which step it was, with the SHA-256 of the files.
+It is laid out like a run: `config/given.gin` and, below `checkpoints/`, the newest checkpoint before the step, if there
+was one. Files are hard links of the run's, so that they outlive its checkpoint and take no space. `batch.npz` holds
+the step's batch; `capsule.json` holds the step and the SHA-256 of the files.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ INDEX, BATCH = "capsule.json", "batch.npz"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capsule:
-    """What `capsule.json` says."""
+    """The contents of `capsule.json`."""
 
-    step: int  # the one that wasn't finite, or the last one after which something wasn't
+    step: int  # the non-finite step, or the last one whose results weren't finite
     exit_code: int
     reason: str
     seed: int
-    replicas: int  # the i-th of so many equal parts of each microbatch was the i-th replica's
-    examples: list[list[int]]  # of the source, [microbatches, rows]
-    checkpoint: str | None  # the name of the one that it holds; none: the run had begun at step 0
+    replicas: int  # the i-th of as many equal parts of a microbatch was on replica i
+    examples: list[list[int]]  # indices in the source, [microbatches, rows]
+    checkpoint: str | None  # its checkpoint's name; None: the run began at step 0
     configuration: Mapping[str, str]
-    environment: Mapping[str, str]  # versions, and the choice of kernels
+    environment: Mapping[str, str]  # versions, and settings that choose kernels
 
 
 def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, checkpoint: Path | None) -> Path:
-    """Writes a capsule into a run's folder, whole or not at all, in the place of older ones; returns where."""
+    """Writes a capsule atomically into a run's folder, in place of older ones; returns its path."""
     capsules = workdir / "capsules"
     target, temporary = capsules / f"step-{capsule.step:09d}", unfinished_folder(capsules)
     with space_for(target):
@@ -46,12 +46,12 @@ def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, ch
             (temporary / "config").mkdir(parents=True)
             shutil.copyfile(given, temporary / "config" / "given.gin")
             (temporary / BATCH).write_bytes(batch)
-            if (workdir / CHOICE).is_file():  # which program the run has taken
+            if (workdir / CHOICE).is_file():  # which program the run compiled
                 shutil.copyfile(workdir / CHOICE, temporary / CHOICE)
             sealed = ["config/given.gin", BATCH]
             if checkpoint is not None:
                 _link_files(checkpoint, temporary / "checkpoints" / checkpoint.name)
-                sealed.append(f"checkpoints/{checkpoint.name}/manifest.json")  # vouches for the others
+                sealed.append(f"checkpoints/{checkpoint.name}/manifest.json")  # contains the hashes of the others
             files = {name: _sha256((temporary / name).read_bytes()) for name in sealed}
             content = {"format": FORMAT, **dataclasses.asdict(capsule), "files": files}
             text = json.dumps({**content, "sha256": _of_content(content)}, indent=1)
@@ -65,12 +65,12 @@ def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, ch
 
 
 def read_capsule(path: Path) -> Capsule:
-    """Returns what the capsule at `path` is of, once its files are found to be as they were written."""
+    """Reads the capsule at `path`, and verifies its files."""
     if not (path / INDEX).is_file():
-        what = "is no capsule: it has no plain file" if path.is_dir() else "is no folder with a plain file"
+        what = "is no capsule: it contains no plain file" if path.is_dir() else "is no folder with a plain file"
         raise ConfigurationError(
-            f"`--capsule` is '{path}', which {what} `{INDEX}`. A run that ends because a step isn't finite leaves one "
-            "in the folder `capsules` of its workdir, and names it in its last line."
+            f"`--capsule` is '{path}', which {what} `{INDEX}`. A run that ends at a non-finite step writes one "
+            "to the folder `capsules` of its workdir, and names it in its last line."
         )
     try:
         content = json.loads((path / INDEX).read_bytes())
@@ -90,18 +90,18 @@ def read_capsule(path: Path) -> Capsule:
         name = Path(error.filename).name if error.filename else INDEX
         raise _damaged(path, f"`{name}` can't be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"`{INDEX}` is none of Tapeloop's ({type(error).__name__})") from None
+        raise _damaged(path, f"`{INDEX}` isn't a valid capsule index ({type(error).__name__})") from None
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"the capsule `{path}` is damaged: {what}. Put back a good copy, or run the command of the run again: it ends "
-        "at the same step and leaves another."
+        f"the capsule `{path}` is damaged: {what}. Restore a good copy, or run the run's command again: it ends at the "
+        "same step and writes another."
     )
 
 
 def _link_files(source: Path, target: Path) -> None:
-    """Gives the files of a folder a second name below `target`, or copies them where the disk knows no such thing."""
+    """Hard-links the files of a folder below `target`, or copies them if the disk has no hard links."""
     target.mkdir(parents=True)
     for path in source.iterdir():
         try:

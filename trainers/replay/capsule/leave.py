@@ -1,4 +1,4 @@
-"""Leaves the capsule of a step that isn't finite, and says so where the run says why it ends."""
+"""Writes the capsule of a step that isn't finite, and adds the replay command to the error."""
 
 import os
 import shlex
@@ -15,15 +15,15 @@ KERNELS = "TF_ENABLE_ONEDNN_OPTS"
 
 
 def leaving_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
-    """Returns `error` with the command that does `step` again, once the capsule is there; the chief writes it.
+    """Returns `error` with a command that replays `step`, once the chief has written the capsule.
 
-    The state before the step isn't in it: training repeats its bits from the newest checkpoint on, and so no step has
-    to be kept for the case that the next one goes wrong.
+    The capsule lacks the state before the step: replay repeats training from the newest checkpoint with equal bits. So
+    normal steps pay nothing.
     """
     experiment, input, workdir = context.experiment, context.state.input, context.state.workdir
     given = workdir.configurations / "given.gin"
     repeated = context.train_step.backend.steps_together
-    if not repeated or not is_chief() or not given.is_file():  # a loop of one's own has no command to repeat it by
+    if not repeated or not is_chief() or not given.is_file():  # a custom loop has no command that repeats it
         return error
     try:
         manifest = checkpoint.newest(workdir.checkpoints, warn=print, up_to=step)
@@ -41,13 +41,13 @@ def leaving_capsule(context: RunContext, error: TapeloopError, step: int) -> Tap
         batch = packed({key: x.numpy() for key, x in input.batch_of(step).items()})
         path = write_capsule(workdir.path, capsule, batch, given, manifest.path if manifest else None)
     except (OSError, TapeloopError) as second:
-        return type(error)(f"{error} No capsule could be left of the step: {second}")
+        return type(error)(f"{error} The step's capsule couldn't be written: {second}")
     membership = joined()
     launch = f"trainers.launch --workers={membership.cluster.size} --" if membership else "trainers.main"
     command = f"python -m {launch} --mode=replay --capsule={shlex.quote(str(path))}"
-    return type(error)(f"{error} `{command}` does the step again, and names the first operation that isn't finite.")
+    return type(error)(f"{error} `{command}` repeats the step, and names the first operation that isn't finite.")
 
 
 def environment() -> dict[str, str]:
-    """Returns what the last bits of a step hang on, besides the machine."""
+    """Returns what determines the rounding of a step, except the machine."""
     return {**versions(), KERNELS: os.environ.get(KERNELS, "not set")}

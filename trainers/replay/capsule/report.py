@@ -1,4 +1,4 @@
-"""What a replay has found, in lines."""
+"""Formats the finding of a replay as lines of text."""
 
 import linecache
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ _CORE = f"{Path(core.__file__).parent}/"
 
 
 def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: int) -> str:
-    """Returns the lines: the phase, the operation where it began, its module, the parameters, the rows."""
+    """Returns the lines: the phase, the first bad operation, its module, the parameters, the rows."""
     if finding is None:
         return (
-            f"step {step} is finite, taken without tracing and on one device: what the run met has gone with a change "
-            "of the code, the machine or the data since, or hangs on last bits."
+            f"step {step} is finite when run eagerly on one device: the cause was removed by a change of code, machine "
+            "or data, or depends on rounding."
         )
     lines = [("phase", f"`{finding.phase}`"), ("not finite", listed(finding.what, most=4, quote=""))]
     if finding.origin is not None:
         lines += _of_operation(finding.origin, trainer)
-    lines += [("data", f"`{key}` of the batch holds what isn't finite") for key in finding.features]
+    lines += [("data", f"`{key}` of the batch holds non-finite values") for key in finding.features]
     lines += _of_rows(finding, trainer, capsule, step)
     return "\n".join([f"step {step} is not finite", *(f"  {name:<11}{text}" for name, text in lines)])
 
@@ -51,13 +51,13 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
     examples = trainer.input.examples_of(step)
     rows = examples.shape[1]
     if not finding.rows:
-        yield "row", "none by itself: it is their sum"
+        yield "row", "none alone: their sum is"
         return
     if len(finding.rows) == examples.size:
-        yield "row", f"each of the {examples.size} by itself"
+        yield "row", f"each of the {examples.size} alone"
         return
     if finding.rows == list(range(MOST_ROWS)):
-        yield "row", f"each of the first {MOST_ROWS} by itself, and perhaps more"
+        yield "row", f"each of the first {MOST_ROWS} alone, and perhaps more"
         return
     source = trainer.experiment.train_source.name
     for row in finding.rows:
@@ -69,7 +69,7 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
 
 
 def _worth_showing(lines: Sequence[Line]) -> list[Line]:
-    """Returns the innermost line, and of those that led to it the ones that aren't of Tapeloop's layers."""
+    """Returns the innermost line, and those of its callers that aren't in Tapeloop's layers."""
     return [*lines[:1], *(line for line in lines[1:] if not line.file.startswith(_CORE))][:MOST_LINES]
 
 

@@ -1,7 +1,7 @@
-"""Follows the operations of an eager computation, so that what isn't finite can be traced to where it began.
+"""Operation trace: records eager operations to find the origin of a non-finite value.
 
-Of each operation is kept which ones made its inputs, and the lines of code that asked for it, but no tensor: memory is
-freed as ever.
+For each operation it keeps the operations that made its inputs and the lines of code that called it, but no tensors, so
+memory is freed as usual.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks  # by which `tf.debugging.enable_check_numerics` listens, too
+from tensorflow.python.framework import op_callbacks  # also used by `tf.debugging.enable_check_numerics`
 
 from core.module import original
 
@@ -29,12 +29,12 @@ _GRADIENT = "_gradient_function"  # calls the gradient of one operation: in tens
 _CONVERTED = "converted_call"  # calls what AutoGraph made of a function, as `tf.map_fn` does: in autograph/impl/api.py
 _BACKWARD = "imperative_grad"  # calls that, and the gradients that `tf.custom_gradient` was given
 _GENERATED = "__autograph_generated_file"  # begins the names of AutoGraph's files, which go with the process
-OWN = "a function of one's own"
+OWN = "a custom function"
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse")
 
 
 class Line(NamedTuple):
-    """A line of code that asked for an operation."""
+    """A line of code that called an operation."""
 
     file: str
     number: int
@@ -47,41 +47,41 @@ class Operation:
 
     number: int
     kind: str
-    lines: Sequence[Line]  # the innermost first, without TensorFlow's and the engine's
-    module: str  # the path of the module that called it; empty outside of all
-    parents: Sequence["Operation"]  # what made its inputs
+    lines: Sequence[Line]  # innermost first, without TensorFlow's and the engine's
+    module: str  # path of the calling module; empty if none
+    parents: Sequence["Operation"]  # the operations that made its inputs
     inputs: Sequence[int]  # their ids
-    variables: Sequence[str]  # the paths of those that it reads or writes
+    variables: Sequence[str]  # paths of the variables it reads or writes
     gradient_of: "Operation | None" = None
-    is_gradient: str = ""  # the kind of what it is the gradient of
+    is_gradient: str = ""  # the kind of its forward operation, if it computes a gradient
     bad: bool = False
-    took: Sequence[str] = ()  # of one that is bad: its inputs
+    took: Sequence[str] = ()  # if it is bad: descriptions of its inputs
     made: Sequence[str] = ()  # and its outputs
-    length: int = 0  # of the first axis of what it made,
+    length: int = 0  # length of its output's first axis,
     places: Sequence[int] = ()  # and where along it the bad values are
 
     @property
     def name(self) -> str:
-        """Says what it is, and of what it is the gradient."""
+        """Returns its kind and, for a gradient, that of its forward operation."""
         kind = "a function that TensorFlow traces" if self.kind.startswith("__") else self.kind
         return f"{kind}, in the gradient of {self.is_gradient}" if self.is_gradient else kind
 
 
 class Trail:
-    """Sees the operations that run within `following`."""
+    """Records the operations that run within `following`."""
 
     def __init__(self, variables: Mapping[str, tf.Variable], modules: Mapping[str, tf.Module]):
         self._variables = {id(v.handle): (path, v) for path, v in variables.items()}
         self._modules = {id(module): path for path, module in modules.items()}
-        self._made: dict[int, tuple[Any, Operation]] = {}  # by the id of a tensor, while it lives
+        self._made: dict[int, tuple[Any, Operation]] = {}  # by the tensor's id, while it exists
         self._by_kind = defaultdict[str, list[Operation]](list)
-        self._places: dict[int | None, str] = {}  # variables by where in memory their values are
+        self._places: dict[int | None, str] = {}  # variables by the memory address of their values
         self._count = 0
-        self.written: dict[str, Operation] = {}  # by variable: what wrote a value that isn't finite
+        self.written: dict[str, Operation] = {}  # {variable: operation that wrote a non-finite value}
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """Sees each operation within; functions that are to be traced run eagerly."""
+        """Records each operation within the block; traced functions run eagerly."""
         self._note_places(dict(self._variables.values()))
         op_callbacks.add_op_callback(self._see)
         try:
@@ -91,7 +91,7 @@ class Trail:
             op_callbacks.remove_op_callback(self._see)
 
     def origin(self, tensors: Iterable[Any]) -> Operation | None:
-        """Returns the first operation that made something that isn't finite of what is, on the way to `tensors`."""
+        """Returns the first operation with finite inputs and a non-finite output among the ancestors of `tensors`."""
         return first_bad(made for x in tensors if (made := self.maker(x)) is not None and made.bad)
 
     def maker(self, tensor: Any) -> Operation | None:
@@ -102,7 +102,7 @@ class Trail:
     def _see(
         self, kind: str, inputs: Sequence[Any], _: Any, outputs: Sequence[Any], op_name: str = "", graph: Any = None
     ) -> None:
-        if graph is not None:  # being traced, which makes no values
+        if graph is not None:  # tracing computes no values
             return
         lines, module, gradient = self._asked()
         parents = [made for x in inputs if (made := self.maker(x)) is not None]
@@ -129,7 +129,7 @@ class Trail:
             self._made[id(x)] = (weakref.ref(x), made)
 
     def _asked(self) -> tuple[list[Line], str, Mapping[str, Any] | None]:
-        """Returns the lines that asked for the operation, the innermost module, and of what it is a gradient, if so."""
+        """Returns the calling lines, the innermost module and, for a gradient, its forward operation."""
         lines, converted, module, gradient = list[Line](), 0, "", None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
@@ -141,10 +141,10 @@ class Trail:
                     lines[converted:] = _as_written(lines[converted:], made.ag_source_map)
                     converted = len(lines)
             elif code.co_filename.startswith(_ENGINE):
-                break  # what lies further out is the way to the step function
+                break  # outer frames call the step function
             elif not code.co_filename.startswith(_PASSED):
                 line = Line(code.co_filename, frame.f_lineno, code.co_name)
-                if not lines or lines[-1][:2] != line[:2]:  # a function within the line is called from there
+                if not lines or lines[-1][:2] != line[:2]:  # a nested function on the same line adds nothing
                     lines.append(line)
                 if not module and code.co_argcount:
                     caller = original(frame.f_locals.get(code.co_varnames[0]))  # of a copy in an inner loop
@@ -153,19 +153,19 @@ class Trail:
         return lines, module, gradient
 
     def _note_places(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Notes where in memory variables have their values: nobody is told when an operation reads one by itself."""
+        """Records the memory addresses of variables' values, because reads of variables aren't reported."""
         self._places = {place: path for place, path in self._places.items() if path not in variables}
         self._places |= {_place(v.read_value()): path for path, v in variables.items()}
         self._places.pop(None, None)
 
     def _place_gradient(self, made: Operation, gradient: Mapping[str, Any]) -> None:
-        """Says of what an operation is the gradient, and in which module that, or what it took, was made."""
+        """Sets a gradient's forward operation, and the module in which that or its inputs were made."""
         made.is_gradient, made.gradient_of = gradient["op_name"], self._forward(gradient)
         near = [made.gradient_of] if made.gradient_of else made.parents
         made.module = made.module or next((each.module for each in near if each.module), "")
 
     def _forward(self, gradient: Mapping[str, Any]) -> Operation | None:
-        """Finds the operation whose gradient is computed: by what it made, or else by what it took."""
+        """Returns the operation whose gradient is computed, found by its outputs or else by its inputs."""
         for x in gradient.get("outputs") or ():
             if (made := self.maker(x)) is not None:
                 return made
@@ -178,7 +178,7 @@ class Trail:
 
 @contextlib.contextmanager
 def functions_run_eagerly() -> Iterator[None]:
-    """Runs functions that are to be traced without tracing."""
+    """Runs `tf.function`s eagerly within the block."""
     before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
@@ -188,7 +188,7 @@ def functions_run_eagerly() -> Iterator[None]:
 
 
 def _as_written(lines: Iterable[Line], origins: Mapping[Any, Any]) -> list[Line]:
-    """Returns, of lines that AutoGraph made, those that they were made of; others as they are."""
+    """Maps lines that AutoGraph generated to their source lines; others stay."""
     places = {tuple(made): origin for made, origin in origins.items()}
     found = [(line, places.get(line[:2])) for line in lines]
     kept = [Line(o.loc.filename, o.loc.lineno, o.function_name or line.function) if o else line for line, o in found]
@@ -196,7 +196,7 @@ def _as_written(lines: Iterable[Line], origins: Mapping[Any, Any]) -> list[Line]
 
 
 def first_bad(operations: Iterable[Operation]) -> Operation | None:
-    """Returns the earliest bad operation among bad ones and those that led to them."""
+    """Returns the earliest bad operation among the given ones and their ancestors."""
     rest = list(operations)
     seen = set(rest)
     while rest:
@@ -207,7 +207,7 @@ def first_bad(operations: Iterable[Operation]) -> Operation | None:
 
 
 def variables_before(operation: Operation) -> list[str]:
-    """Returns the paths of the variables that an operation's inputs were made of, the nearest first."""
+    """Returns the paths of the variables among an operation's ancestors, the nearest first."""
     found, level, seen = dict[str, None](), [operation], {operation}
     while level:
         found |= {path: None for each in level for path in each.variables}
@@ -217,12 +217,12 @@ def variables_before(operation: Operation) -> list[str]:
 
 
 def is_finite(x: Any) -> bool:
-    """Says whether a tensor's values are finite; what isn't of floating point is."""
+    """Returns whether a tensor's values are finite; True for dtypes that aren't floating."""
     return not (x.dtype.is_floating or x.dtype.is_complex) or bool(np.isfinite(x.numpy()).all())
 
 
 def _place(x: Any) -> int | None:
-    """Returns where in memory the values of a tensor are, where NumPy may look at them as they are."""
+    """Returns the memory address of a tensor's values; `None` if NumPy can't share them."""
     if not x.dtype.is_floating or x.dtype == tf.bfloat16:
         return None
     return int(np.asarray(memoryview(x)).ctypes.data)
@@ -240,7 +240,7 @@ def _bad_places(results: Sequence[Any]) -> tuple[int, list[int]]:
 
 
 def described(x: Any) -> str:
-    """Returns type and shape of a tensor, and what its values are like."""
+    """Returns dtype, shape and a summary of the values of a tensor."""
     name = f"{x.dtype.name}{x.shape.as_list()}"
     if not (x.dtype.is_floating or x.dtype.is_integer) or not x.shape.num_elements():
         return name
