@@ -94,7 +94,7 @@ def _machine(measured: Measured) -> str:
         loads = f"{m['load_before']:g}, {m['highest_load']:g}"
         rows.append([what, m["processor"], str(m["cores"]), m["tensorflow"], m["python"], loads])
         if m["highest_load"] > 2 * m["cores"]:
-            note = "\nMeasured beside other work that wanted the same cores: most of the errors below are of that.\n"
+            note = "\nMeasured while other work used the same cores, which causes most of the errors below.\n"
     return table(["measured for", "processor", "cores", "TensorFlow", "Python", "load before, highest"], rows) + note
 
 
