@@ -1,4 +1,4 @@
-"""Cost of observing a run: `python -m benchmarks.observing [--page=docs/seeing.md]`
+"""Cost of observing a run: `python -m benchmarks.observing [--page=benchmarks/notes/observing.md]`
 
 The smallest shipped experiments train as their files say: their steps are shortest, so everything else weighs most.
 Counted is the time in functions that show and write metrics, at the run's default intervals and with the clock that

@@ -1,4 +1,6 @@
-"""Overhead of a streamed source over `tf.data`: `python -m benchmarks.streams [--pairs=9] [--page=docs/streams.md]`
+"""Overhead of a streamed source over `tf.data`.
+
+    python -m benchmarks.streams [--pairs=9] [--page=benchmarks/notes/streams.md]
 
 The same function yields 28 by 28 images in an endless epoch. A run stacks them into chunks of steps, and hashes them.
 `tf.data` stacks the dataset's elements with one `batch`, and reads a generator with `from_generator`. The table shows

@@ -53,7 +53,7 @@ class Settings:
     The last `keep_checkpoints` checkpoints are kept, those of every `keep_every` steps, and the best by a metric of the
     evaluation: `keep_best = "max accuracy"`, or "min loss": docs/checkpoints.md.
 
-    `profile` is the first and the last step of a profile, which covers whole chunks: docs/seeing.md.
+    `profile` is the first and the last step of a profile, which covers whole chunks: docs/runs.md#profiles.
 
     If a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no progress for
     `section_deadline` seconds, or for ten times its longest pause so far, the command ends; `None` sets no deadline.

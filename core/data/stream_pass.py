@@ -178,7 +178,7 @@ class StreamPass:
                 f"{first:,} to {last - 1:,}, read up to epoch {self._order.epoch}, at least one isn't what the run has "
                 "read. Make it depend on (seed, epoch) alone: sort the names of files, and seed what shuffles and "
                 "augments. Or give `--gin_param='stream.replay=False'`, which continues with what it makes now, but "
-                "not in the same bits: docs/streams.md."
+                "not in the same bits: docs/input.md#resuming-a-stream."
             )
         self._count, self._hash = self._count + count, int(hashes[-1])
         return block, hashes

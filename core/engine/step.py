@@ -1,7 +1,7 @@
 """`TrainStep`: one exact training step from a task's phases, on any number of replicas.
 
 Control flow over phases is here, around `strategy.run`: a collective in a replica's condition or loop raises. For
-custom loops, use the pieces directly: `docs/bespoke-loop.md`.
+custom loops, use the pieces directly: `docs/cookbook.md#a-custom-loop-from-the-pieces`.
 """
 
 from collections.abc import Callable, Collection, Mapping

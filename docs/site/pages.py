@@ -27,19 +27,26 @@ MODULES = (
     "core/errors.py",
     "core/losses/adversarial.py",
 )
-REDIRECTS: dict[str, str] = {  # a page that went away: where its readers find the same now, "new.md#anchor"
+REDIRECTS = {  # a page that went away: where its readers find the same now
     "asynchronous.md": "choose-a-strategy.md#asynchronous-parameter-servers",
+    "bespoke-loop.md": "cookbook.md#a-custom-loop-from-the-pieces",
     "diagnosis.md": "make-it-fast.md#diagnose",
     "dry-run.md": "fit-into-memory.md#estimate-memory",
     "evaluation.md": "use-a-run.md#evaluate",
     "export.md": "use-a-run.md#export",
+    "hooks.md": "runs.md#hooks",
+    "inner-loops.md": "cookbook.md#maml-gradients-through-gradients",
+    "language-models.md": "cookbook.md#language-model",
     "local-steps.md": "choose-a-strategy.md#local-steps",
     "many-replicas.md": "choose-a-strategy.md#one-machine-mirrored",
     "model-parallel.md": "choose-a-strategy.md#a-mesh-tensor-parallel",
     "never-lose-a-run.md": "checkpoints.md",
-    "warm-starts.md": "use-a-run.md#warm-start-and-fine-tune",
     "scaling-model.md": "performance.md#a-model-of-scaling",
+    "seeing.md": "runs.md",
+    "streams.md": "input.md#streams",
+    "warm-starts.md": "use-a-run.md#warm-start-and-fine-tune",
     "what-went-wrong.md": "troubleshooting.md",
+    "your-own-step.md": "gans.md#the-step",
 }
 CONCEPTS = ("Task", "Update", "Compute", "Loss", "Rng", "Module", "Transform", "Source", "Hook", "Backend", "Exchange")
 MADE = re.compile(r"<!-- made: (\w+) -->")

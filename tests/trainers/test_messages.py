@@ -63,8 +63,8 @@ def test_messages_name_a_page_and_no_page_twice(capsys):
 @pytest.mark.parametrize(
     ("raises", "page"),
     [
-        (lambda: checked(Loss(tf.constant(1.0)), "net", 4), "docs/your-own-step.md#what-is-refused"),
-        (lambda: Inputs({}, "net", {}, set())["x"], "docs/your-own-step.md#what-is-refused"),
+        (lambda: checked(Loss(tf.constant(1.0)), "net", 4), "docs/testing-your-step.md#what-is-refused"),
+        (lambda: Inputs({}, "net", {}, set())["x"], "docs/testing-your-step.md#what-is-refused"),
         (lambda: Dropout(2.0), "docs/parts.md#layers"),  # through a shared check
         (lambda: int("x"), None),
     ],

@@ -26,7 +26,7 @@ def explained(source: Examples) -> Iterator[None]:
         if WRONG_ROWS in error.message:
             raise ConfigurationError(
                 f"{WRONG_ROWS}: not a mean over the batch, or a tensor of another length. See "
-                "docs/your-own-step.md#what-is-refused."
+                "docs/testing-your-step.md#what-is-refused."
             ) from None
         damaged = unreadable_image(error.message) or bad_example(error.message)
         if damaged is not None:
