@@ -47,7 +47,7 @@ def noisy(x, rng):
     [
         (hands_one_rng_to_two_calls, r'one = drop\(batch\["x"\], rng\)`\) and .*other = drop\('),
         (draws_by_equal_folds, r"one = .*`\) and .*return one \* rng"),
-        (draws_in_a_loop, r"twice, at test_draws.py:\d+ \(`return sum[^`]*`\): equal"),
+        (draws_in_a_loop, r"twice, at test_draws.py:\d+ \(`return sum[^`]*`\): they are equal"),
         (draws_within_a_loop, r"noise = rng.normal\(\[4\]\)`\) and .*while_loop"),
         (draws_in_a_helper, r"one = noisy\(.*`\) and .*return one - noisy\("),
     ],
