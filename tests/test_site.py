@@ -103,7 +103,9 @@ def test_each_error_that_the_code_makes_is_in_the_list_of_messages():
     page = made("troubleshooting.md")
     lines = re.findall(r"^\| .* \| \d+ \| .* \|$", page, re.MULTILINE)
     assert len(lines) == len(list(listed.messages()))
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines), "a `|` isn't escaped"
+    assert all(len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line))) == 4 for line in lines), (
+        "a `|` isn't escaped"
+    )
 
 
 def test_each_configurable_is_in_the_list_of_bindings():

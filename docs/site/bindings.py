@@ -108,4 +108,4 @@ def _row(name: str, parameter: Parameter) -> str:
         return f"| `{parameter.name}` | | passed on |"
     default = "required" if parameter.default == REQUIRED else f"`{parameter.default}`"
     kind = f"`{parameter.type}`" if parameter.type else ""
-    return f"| `{name}.{parameter.name}` | {kind.replace('|', chr(92) + '|')} | {default.replace('|', chr(92) + '|')} |"
+    return f"| `{name}.{parameter.name}` | {kind} | {default} |"

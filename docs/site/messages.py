@@ -104,7 +104,7 @@ def text() -> str:
 def _cell(message: str) -> str:
     """Returns a message as a cell of a table, in which code stays code."""
     parts = re.split(r"(`[^`]*`)", message)  # every second one is code
-    return "".join(part.replace("|", r"\|") if i % 2 else ESCAPED.sub(r"\\\g<0>", part) for i, part in enumerate(parts))
+    return "".join(part if i % 2 else ESCAPED.sub(r"\\\g<0>", part) for i, part in enumerate(parts))
 
 
 def _link(page: str | None) -> str:
