@@ -168,5 +168,5 @@ def test_no_step_for_too_long_while_a_worker_is_missing_ends_the_run(monkeypatch
     monkeypatch.setattr(scheduler, "missing_workers", lambda: ["worker 1 (a:1)"])
     played = Played(meeting_deadline=0.0)
     played.hand_out(0, 1)
-    with pytest.raises(PeerLostError, match=r"no step was done for 0 s .*, while worker 1 \(a:1\) didn't come again"):
+    with pytest.raises(PeerLostError, match=r"no step was done for 0 s .*, while worker 1 \(a:1\) didn't return"):
         played.handout.settle()
