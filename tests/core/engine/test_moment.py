@@ -107,11 +107,11 @@ def test_progress_that_no_phase_asks_for_costs_nothing(monkeypatch):
     runs = {task: BUILT(assemble(task, on_virtual_cpus(1)), steps=STEPS) for task in (Annealed, Plain, Scaled)}
     assert runs[Annealed].step.asks_progress == ["recall", "make", "g", "d"]
     assert runs[Plain].step.asks_progress == runs[Scaled].step.asks_progress == []
-    told = len(runs[Plain]._function.graph.get_operations())
+    told = len(runs[Plain]._program.graph.get_operations())
     rng_of = PhaseRunner.rng_of
     monkeypatch.setattr(PhaseRunner, "rng_of", lambda *at: rng_of(*at)._replace(moment=None))
     untold = BUILT(assemble(Plain, on_virtual_cpus(1)))
-    assert len(untold._function.graph.get_operations()) == told
+    assert len(untold._program.graph.get_operations()) == told
 
 
 def test_recomputed_layer_asks_for_the_progress_where_it_reads_it():
