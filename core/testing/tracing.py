@@ -8,7 +8,7 @@
 Traceback (most recent call last):
     ...
 AssertionError: call 1 of `<lambda>` traced it anew: `times` was 2.0 in call 0 and is 3.0. A Python value is part of the
-trace: hand it over as a tensor (`tf.constant(...)`), or bind it once, outside the function.
+trace: pass it as a tensor (`tf.constant(...)`), or bind it once, outside the function.
 """
 
 import inspect
