@@ -244,7 +244,7 @@ def test_processes_start_from_another_run_and_outlive_it(processes, runtime, lin
     ("bindings", "code", "message"),
     [
         (["--gin_param=Experiment.start_from = 'runs/a'"], 2, "`start_from` is given 'runs/a' (str)"),
-        (WARM, 5, "is no folder"),
+        (WARM, 5, "isn't a folder"),
     ],
 )
 def test_start_from_a_wrong_value_or_a_lost_folder_is_refused(bindings, code, message, tmp_path):
