@@ -110,7 +110,7 @@ class Start:
 
 
 def record_failed_start(workdir: Workdir, *, exit_code: int, reason: str) -> None:
-    """Records why a start failed, unless the result of a run that has begun is there."""
+    """Records why a start failed, unless the folder has the result of a run that began."""
     cluster = cluster_from_environment()  # read here, because this process may not have joined it
     if cluster is None or cluster.is_chief:
         workdir.write_failed_start(exit_code=exit_code, reason=reason)

@@ -19,8 +19,8 @@ from trainers.loop.input import Input
 def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
     """Returns the error of a non-finite step, which names the example to blame, or the first non-finite value.
 
-    The step is done again for that, whole and on one device: where that fails for another reason, such as want of
-    memory, nothing but the step is named; nor on a mesh, whose variables are on no one device.
+    It repeats the whole step on one device. If that fails, for example for lack of memory, the error names only the
+    step; so it does on a mesh, whose variables aren't on one device.
     """
     if not train_step.backend.one_device_reads:
         return NotFiniteError(f"step {step} is not finite. Nothing of it was saved. {REMEDY}")
@@ -54,10 +54,10 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
 
 
 def _mend_struck(train_step: TrainStep) -> str | None:
-    """Names weights that aren't finite: a finite loss let an update through whose gradients, or results, weren't.
+    """Replaces non-finite weights after an update with a finite loss but non-finite gradients or results; names them.
 
-    What they were is lost. They become small numbers, with which the step can be done again: a gradient that goes wrong
-    for its data does so with any weights, while one that went wrong where the weights were does so no more.
+    Their old values are lost. With small numbers instead, the step can be repeated: a gradient that is bad because of
+    its data is bad with any weights, but one that was bad because of the weights isn't any more.
     """
     said = None
     for name, optimizer in train_step.optimizers.items():
@@ -73,8 +73,8 @@ def _mend_struck(train_step: TrainStep) -> str | None:
 def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
     """Names the non-finite metrics and gradients of step `index`, phase by phase.
 
-    Does the step again, without tracing, from the weights that it left: those that it began with, but for what phases
-    before the bad one wrote.
+    Repeats the step without tracing from the weights after it: those before it, except for updates of the phases before
+    the bad one.
     """
     values = dict(values)
     microbatches, _ = shape_of(values)

@@ -18,8 +18,8 @@ EXTRA = "`pip install -e '.[profile]'` brings it"
 class Profiler(ChunkHook):
     """Profiles whole chunks of steps into `folder`: those with steps in `steps`, and one after each request.
 
-    These are (first, last) of a run of `total` steps. `take_wish` says whether a profile was asked for since its last
-    call. Of several workers the chief profiles.
+    `steps` is (first, last) in a run of `total` steps. `take_wish` returns whether a profile was requested since its
+    last call. With several workers only the chief profiles.
     """
 
     def __init__(

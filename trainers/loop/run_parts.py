@@ -155,8 +155,8 @@ class PassedOver(Part):
 class Ending(Part):
     """The last reported metrics, and the outcome of the run.
 
-    `stopped` is the reason that a hook gave for ending the run early; `complete` says that the figures of the end are
-    among those `reported`, and `measured` holds those that were reported at the step of its first item.
+    `stopped` is a hook's reason for ending the run early. `complete` is True once the metrics of the end are among the
+    `reported` ones. `measured` is a step and the metrics reported there.
     """
 
     def __init__(self, workdir: Workdir, settings: Settings):

@@ -140,7 +140,7 @@ class RunState:
         live = self.progress.variables
         same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == saved
         left = [] if optimizers else ["optimizer/*", "outer/*"]
-        if not same:  # the task reports other figures than it did: the line in flight can't be finished
+        if not same:  # the task's metrics have changed, so the pending line can't be finished
             left.append("figures/*")
         whole = {**self.variables, **(live if same else {})}
         held = [pattern for pattern in left if fnmatch.filter([*whole, *manifest.variables], pattern)]
@@ -169,10 +169,10 @@ class RunState:
             optimizer.restart()
 
     def go_on_with_fresh_optimizers(self, manifest: checkpoint.Manifest) -> bool:
-        """Has all optimizers begin anew from what was restored; returns whether that may take its place at once.
+        """Resets all optimizers after a restore; returns whether the checkpoint may be replaced at once.
 
-        It may not where the checkpoint is the best one by what evaluation read of its averages. If the run is killed
-        before the next one, the same command begins there once more.
+        It may not if it is the best checkpoint by its averaged weights. If the run is killed before the next one, the
+        same command restarts there.
         """
         self.restart_optimizers()
         self.beginnings.record[RESTART] = {"step": self.step}

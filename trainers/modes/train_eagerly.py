@@ -46,7 +46,7 @@ def _trainer_at(session: Session, step: int) -> Trainer:
     manifest = _checkpoint_before(session, step)
     began = manifest.step if manifest else 0
     trainer = session.trainer(eagerly=began == step)
-    _ = trainer.chunk.python_function  # by parameter servers there is none, which is said before any step is taken
+    _ = trainer.chunk.python_function  # raises an error with parameter servers, before any step
     if step >= trainer.steps:
         raise ConfigurationError(
             f"`--step` is {step}, but the run has {trainer.steps} steps: give one from 0 to {trainer.steps - 1}."
