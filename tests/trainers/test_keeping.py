@@ -216,7 +216,7 @@ def test_early_stopping_that_could_not_stop_is_refused(bad):
 
 def test_best_of_an_unknown_figure_is_refused(tmp_path):
     often = {"evaluate_every": 10, "checkpoint_every": 10, "keep_best": "min loss"}
-    with pytest.raises(ConfigurationError, match=r"`Trainer.keep_best` is 'min loss', and .* nothing to evaluate on"):
+    with pytest.raises(ConfigurationError, match=r"`Trainer.keep_best` is 'min loss', but .* nothing to evaluate on"):
         make(tmp_path, **often)
     with pytest.raises(ConfigurationError, match=r"no evaluation has the metric `loss`: there are `odd/accuracy`"):
         make(tmp_path, eval_sources={"odd": HELD_OUT}, **often)

@@ -100,7 +100,7 @@ def test_check_that_fails_is_a_line_of_the_report_and_the_others_are_made(lab):
     page, figures = write_report(lab, told)
     assert "| a | what a shows | **FAILED** 3 \\| 4 differ | 0 |\n| b | what b shows | fine | 0 |\n" in page.read_text()
     assert [each["passed"] for each in json.loads(figures.read_text())["checks"]] == [False, True]
-    assert "Verified on 2 x GPU; together 2 of them." in markdown(lab, told)
+    assert "Verified on 2 x GPU; 2 used together." in markdown(lab, told)
 
 
 ONE_GPU = Machine("GPU", ("GPU:0",), {}, ())
