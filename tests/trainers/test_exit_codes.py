@@ -189,7 +189,7 @@ def test_memory_error_while_restoring_blames_no_checkpoint(tmp_path, monkeypatch
             checkpoint.restore(manifest, {"w": tf.Variable(2.0)})
         assert exit_code_of(caught.value) == 8
         assert reason_of(caught.value).startswith("out of memory while restoring or saving a checkpoint: ")
-    assert "shape [3,5] and type double takes 120 bytes, which `GPU:0` hasn't left" in reason_of(caught.value)
+    assert "shape [3,5] and type double takes 120 bytes, more than is free on `GPU:0`" in reason_of(caught.value)
 
 
 @pytest.mark.parametrize(("ended", "code"), [(1, 1), (4, 4), (8, 8), (-signal.SIGABRT, 134), (-signal.SIGKILL, 137)])
