@@ -146,7 +146,7 @@ def readable(text: bytes) -> str:
 def _encoded(tokenizer: Any, prompt: str) -> list[int]:
     tokens = list(tokenizer.encode(prompt.encode("utf-8", "surrogateescape")))  # a shell may pass any bytes
     if not tokens:
-        raise ConfigurationError("a prompt is empty: give at least one character.")
+        raise ConfigurationError("a prompt is empty: give the beginning of a text, at least one character.")
     return tokens
 
 
