@@ -147,7 +147,7 @@ class Input:
                 raise DataError(
                     f"The stream `{self.source.name}` isn't the same in every process: after {examples:,} examples "
                     "their hashes differ. Each process makes the whole stream and takes the rows of its own replicas: "
-                    "let it hang on (seed, epoch) alone, see docs/input.md#resuming-a-stream."
+                    "it must depend on (seed, epoch) alone, see docs/input.md#resuming-a-stream."
                 )
         return kept
 
