@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what the reference has can be asked without it
     from mkdocs.structure.pages import Page
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# What exports nothing by `__all__`: all of it that doesn't begin with an underscore is public.
+# A module without `__all__`: everything in it that doesn't begin with an underscore is public.
 MODULES = (
     "core/module.py",
     "core/random.py",

@@ -197,7 +197,7 @@ def test_decoder_runs_one_position_a_new_token():
 
 
 def test_prompt_that_leaves_no_room_is_refused():
-    with pytest.raises(ValueError, match="a prompt has 8 tokens, but a text has 8 together"):
+    with pytest.raises(ValueError, match="a prompt has 8 tokens, but a text has 8, including its prompt"):
         write(lively(), [[1] * 8], [8])
 
 
