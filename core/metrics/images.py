@@ -50,7 +50,7 @@ def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 
 
 def _windowed(x: tf.Tensor) -> tf.Tensor:
-    """Returns Gaussian means of each channel: a row of weights down, then across."""
+    """Returns Gaussian means of each channel, with a separable filter."""
     places = np.arange(_FILTER) - _FILTER // 2
     window = np.exp(-(places**2) / (2.0 * _SIGMA**2))
     window = tf.constant(window / window.sum(), x.dtype)

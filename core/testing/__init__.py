@@ -19,11 +19,11 @@
     def test_my_source():
         assert_source(Points(100))
 
-Each raises an `AssertionError` that says what was found and what to do. `assert_task` combines those of `assert_pure`,
-`assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`, `assert_draws`, `assert_float32`,
-`assert_gradients` and `assert_all_trained` that apply; `docs/testing-your-step.md` shows each. The three after it run a
-step in plain eager code, one phase after another, and so also check the engine. The next three run the engine on
-virtual CPU devices (`pytest_plugins = ["core.testing.pytest_plugin"]` in `conftest.py` makes four).
+Each raises an `AssertionError` that says what was found and what to do. `assert_task` runs all checks of one batch that
+apply: `assert_pure`, `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`, `assert_draws`,
+`assert_float32`, `assert_gradients`, `assert_all_trained`. `docs/testing-your-step.md` shows each. The checks of replicas,
+accumulation and collectives run the engine on virtual CPU devices; `pytest_plugins = ["core.testing.pytest_plugin"]` in
+`conftest.py` makes four.
 """
 
 from core.testing.causality import assert_causal

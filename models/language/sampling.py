@@ -33,9 +33,9 @@ class Decoder(Protocol):
         vocabulary: int,
         rng: Rng,
     ) -> tf.Tensor:
-        """Returns tokens [rows, length] that begin with the first `lengths` [rows] of each of `prompts` [rows, time].
+        """Returns tokens, [rows, length]. Each row begins with its prompt: `lengths[row]` tokens of `prompts[row]`.
 
-        They are below `vocabulary`; the network's own may be larger. A row ends with the token `end`, which also fills
+        Tokens are below `vocabulary`, which may be smaller than the network's vocabulary. A row ends with the token `end`, which also fills
         the rest of the row.
         """
 

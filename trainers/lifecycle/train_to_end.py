@@ -104,7 +104,7 @@ def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: st
 
 
 def _end_again(trainer: Trainer, *, quiet: bool) -> None:
-    """Reports that the run is finished; adds the result if it was killed before writing that."""
+    """Reports a finished run; writes its `result.json` if a kill prevented that."""
     trainer.state.tidy()
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):

@@ -45,7 +45,7 @@ def run(session: Session) -> int:
             if now.get(name) != then:
                 print(f"note: the run had {name} {then}, and here it is {now.get(name)}: last bits may differ")
         began = f"`{manifest.path.name}`" if manifest else "the beginning"
-        print(f"step {step} of {trainer.steps}, come to again from {began}", flush=True)
+        print(f"step {step} of {trainer.steps}, replayed from {began}", flush=True)
         finding = _watched(trainer, _batch(trainer, capsule, session.workdir.path, step), step)
         print(report(finding, trainer, capsule, step), flush=True)
     return capsule.exit_code if trainer.agreement.any_worker(finding is not None) else 0

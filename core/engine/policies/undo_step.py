@@ -24,7 +24,7 @@ class Undo:
         self.replicated = [v for key, v in unique.items() if key not in assembly.one_device_ids]
 
     def read(self) -> Any:
-        """Returns the variables' values before the step."""
+        """Returns the values that the variables have before the step."""
         replicated = self.exchange.run(lambda: _read(self.replicated)) if self.replicated else []
         with tf.device(self.exchange.device):
             return replicated, _read(self.alone)

@@ -56,7 +56,7 @@ def test_replay_before_the_first_checkpoint_goes_back_to_the_beginning(tmp_path)
     capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'log'", "--gin_param=Trainer.checkpoint_every = 40")
     assert not (tmp_path / capsule / "checkpoints").exists()
     found = replayed(tmp_path, capsule)
-    assert any("come to again from the beginning" in text for text in found[""])
+    assert any("replayed from the beginning" in text for text in found[""])
     assert found["operation"] == ["Log"]
 
 
