@@ -37,8 +37,8 @@ class Progress:
     def take_sums(self) -> dict[str, Sums]:
         """Returns the sums so far, as host arrays, and starts the next metric line.
 
-        One copy per dtype, with operations that need neither a trace nor another thread. Calling a traced function would
-        take longer than a short step.
+        One copy per dtype, with operations that need neither a trace nor another thread. A call of a traced function
+        would take longer than a short step.
         """
         variables, taken = tf.nest.flatten(self.sums), dict[int, Any]()
         for alike in self._kinds:

@@ -1,7 +1,8 @@
 """`TrainStep`: one exact training step from a task's phases, on any number of replicas.
 
 Conditions and loops over phases are outside of `strategy.run`, because TensorFlow refuses a collective inside a
-replica's `tf.cond` or `tf.while_loop`. For custom loops, use the pieces directly: `docs/cookbook.md#a-custom-loop-from-the-pieces`.
+replica's `tf.cond` or `tf.while_loop`. For custom loops, use the pieces directly:
+`docs/cookbook.md#a-custom-loop-from-the-pieces`.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -21,9 +21,9 @@
 
 Each raises an `AssertionError` that says what was found and what to do. `assert_task` runs all checks of one batch that
 apply: `assert_pure`, `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`, `assert_draws`,
-`assert_float32`, `assert_gradients`, `assert_all_trained`. `docs/testing-your-step.md` shows each. The checks of replicas,
-accumulation and collectives run the engine on virtual CPU devices; `pytest_plugins = ["core.testing.pytest_plugin"]` in
-`conftest.py` makes four.
+`assert_float32`, `assert_gradients`, `assert_all_trained`. `docs/testing-your-step.md` shows each. The checks of
+replicas, accumulation and collectives run the engine on virtual CPU devices, of which a `conftest.py` with
+`pytest_plugins = ["core.testing.pytest_plugin"]` makes four.
 """
 
 from core.testing.causality import assert_causal

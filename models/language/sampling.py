@@ -35,8 +35,8 @@ class Decoder(Protocol):
     ) -> tf.Tensor:
         """Returns tokens, [rows, length]. Each row begins with its prompt: `lengths[row]` tokens of `prompts[row]`.
 
-        Tokens are below `vocabulary`, which may be smaller than the network's vocabulary. A row ends with the token `end`, which also fills
-        the rest of the row.
+        Tokens are below `vocabulary`, which may be smaller than the network's vocabulary. A row ends with the token
+        `end`, which also fills the rest of the row.
         """
 
 
