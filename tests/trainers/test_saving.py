@@ -167,7 +167,7 @@ def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(he
 def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_path):
     trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), task=One, checkpoint_every=20), []
 
-    def leave(experiment, settings, workdir, data, error, step):
+    def leave(context, error, step):
         seen.append(steps_in(trainer))
         return error
 
