@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -112,7 +113,11 @@ def test_each_configurable_is_in_the_list_of_bindings():
     hooks.register()
     page = made("bindings.md")
     packages = (*(f"{package}." for package in configurables.__all__), "trainers.")
-    known = [name for name, found in registry.configurables().items() if found.module.startswith(packages)]
+    known = [  # without those that docstrings' examples register
+        selector
+        for selector, found in registry.configurables().items()
+        if found.module.startswith(packages) and Path(inspect.getfile(found.wrapped)).is_file()
+    ]
     assert len(known) > 90
     for selector in known:
         name = selector.rpartition(".")[2]

@@ -122,7 +122,7 @@ def test_prompt_longer_than_a_text_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a prompt has 10 tokens, but a text has 8, including its prompt"):
         make_writer(model(), topics("test", 8), ["If", "0123456789"], seed=0)
     long = [TINY, *SHORT, f"--gin_param=Texts.prompts = ['{'x' * 32}']"]
-    refused(*long, cwd=tmp_path, exit_code=2, says=["a prompt has 32 tokens, but a text has 32 together"])
+    refused(*long, cwd=tmp_path, exit_code=2, says=["a prompt has 32 tokens, but a text has 32, including its prompt"])
 
 
 def test_texts_are_the_same_in_groups_and_the_tokenizer_has_all_of_their_tokens(monkeypatch):
