@@ -94,7 +94,7 @@ REFUSED = {  # the body of `double`, the exit code, and words of the error
         ["`double`, which `Mine` serves, draws from TensorFlow's own generator at mine.py:", "it is handed none"],
     ),
     "not finite": ('return {"y": self.net(batch["x"]) / 0.0}', 3, ["`y` of `double`", "isn't finite"]),
-    "no names": ('return self.net(batch["x"])', 2, ["`double`, which `Mine` serves", "by names of letters, digits and _"]),
+    "no names": ('return self.net(batch["x"])', 2, ["`double`, which `Mine` serves", "names of letters, digits and _"]),
     "an input that it hasn't": ('return {"y": self.net(batch["z"])}', 2, ["reads `z`", "its inputs are `x`"]),
     "a disk that is full": (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))\n"
