@@ -136,7 +136,7 @@ def lecun_uniform() -> Initializer:
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Draws orthonormal columns (or rows) of the matrix [all other axes, last axis] (Saxe et al., 2014)."""
+    """Draws orthonormal columns of `[all other axes, last axis]`, or rows if those are fewer (Saxe et al., 2014)."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:

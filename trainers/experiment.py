@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def shown_source(self) -> Source:
-        """Returns a source of single examples to show: the held-out one if there is one."""
+        """Returns the source of examples for samples: a held-out source, or the training source if there is none."""
         source = next(iter(self.held_out.values()), self.train_source)
         if isinstance(source, Stream):
             raise ConfigurationError(

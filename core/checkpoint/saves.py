@@ -158,7 +158,7 @@ class Saves:
         self.settle(note)
 
     def _folder(self, step: int, name: str) -> Path:
-        """Lets the first process make the folder that all write into. If it fails, all fail, so none waits."""
+        """Lets the first process make the folder that all write into; its error is raised in all processes."""
         made, error = None, None
         if self.peers.worker == 0:
             try:

@@ -77,7 +77,7 @@ class Crew:
             raise PeerLostError(f"{self.lost or ', '.join(missing)}. Look at its log, and start all processes again.")
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Ends the run, from now on, if a process that it needs is lost: calls `on_lost` with a sentence.
+        """Starts to watch the processes: calls `on_lost` with a message if one that the run needs is lost.
 
         A process that is silent for `timeout` seconds is lost.
         """

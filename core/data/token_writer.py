@@ -165,7 +165,7 @@ def _anew(folder: Path) -> str:
 
 
 def _open_behind(path: Path, size: int) -> BinaryIO:
-    """Opens a file after the header and `size` bytes of tokens, and truncates it there."""
+    """Opens a file, truncates it to its header and `size` bytes of tokens, and moves to its end."""
     file = path.open("r+b" if path.exists() else "w+b")
     if size and os.fstat(file.fileno()).st_size < HEADER_SIZE + size:
         raise ConfigurationError(f"{path} is shorter than was saved: remove the folder {path.parent} to begin anew.")

@@ -45,7 +45,7 @@ class Exchange:
         self.ledger.clear()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica, each with its own component of `args`."""
+        """Calls `fn` on every replica. A per-replica value among `args` gives each replica its part."""
         return self.strategy.run(fn, args=args)
 
     def refresh(self) -> None:

@@ -21,7 +21,7 @@ class HasKernel(Protocol):
     w: tf.Variable
 
     def compute(self, *inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output for its inputs and a kernel, which comes last."""
+        """Returns the layer's output; the last of `inputs` is the kernel."""
 
 
 class WeightNorm(Module):

@@ -92,7 +92,7 @@ class Telemetry:
             screen.progress(step, figures)
 
     def rewind(self, step: int) -> None:
-        """Removes the steps after this one, wherever they were kept."""
+        """Removes the records of all steps after `step` from each writer."""
         self._step = step
         for writer in self.writers:
             if isinstance(writer, Rewinding):

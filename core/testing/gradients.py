@@ -115,7 +115,7 @@ def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) ->
 
 
 def _comes_or_goes(step: Step, path: str) -> bool:
-    """Says whether a variable has a gradient near the start of a run, or near its end."""
+    """Says whether a variable has a gradient at one end of a run at least: its first steps or its last."""
     return any(bool(np.any(other().gradients[path] != 0.0)) for other in near_the_ends([step]))
 
 

@@ -98,7 +98,7 @@ class Step:
 
     @property
     def keeps_history(self) -> bool:
-        """Says whether an earlier phase returns rows of earlier steps, which depend on the order of the rows."""
+        """Says whether a phase before this one returns rows of previous steps, in the order of those."""
         return any(isinstance(phase, Compute) and phase.state is not None for phase in self._so_far())
 
     def hangs_on(self, feature: str, *, loss_only: bool = False) -> bool:

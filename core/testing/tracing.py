@@ -76,7 +76,7 @@ def _names(function: Any, count: int) -> list[str]:
 
 
 def _parts(path: str, value: Any) -> dict[str, Any]:
-    """Returns the leaves of a nest, by their Python expressions."""
+    """Returns the leaves of a nest, as `{"x['a'][0]": leaf}`."""
     if isinstance(value, dict):
         return {p: x for key in value for p, x in _parts(f"{path}[{key!r}]", value[key]).items()}
     if isinstance(value, list | tuple):

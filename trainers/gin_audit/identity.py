@@ -128,7 +128,7 @@ def operative_text() -> str:
 
 
 def _essential(everything: Sequence[_Bound], exclude: Sequence[str]) -> list[_Bound]:
-    """Removes parameters that match `exclude`, and what only these refer to."""
+    """Returns the bindings without those that match `exclude`, and without configurables that only these refer to."""
     excluded = [b for b in everything if b.matches(exclude)]
     doubtful = _reached(excluded, everything)
     rest = [b for b in everything if b not in excluded]

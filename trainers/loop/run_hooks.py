@@ -258,7 +258,7 @@ class HookCalls:
     def call(self, due: Sequence[Hook], run: Run) -> None:
         """Calls the hooks that are due; if one of them stops the run, also those due at its end.
 
-        The checkpoint saved then records the end, so that a killed run doesn't resume.
+        The checkpoint of that moment records the stop: a run killed after it stays stopped.
         """
         ends = False
         with self._section("hook", "what follows a hook"):  # here a worker may wait for another's hook

@@ -12,7 +12,7 @@ _BETTER = re.compile(r"(max|min) +(\S.*)")
 
 
 def better_of(text: object, name: str) -> Better:
-    """Parses the value of `name`: a metric of the evaluation, and its direction.
+    """Parses a metric of the evaluation and its direction. `name` is the binding, for errors.
 
     >>> better_of("min noisy/loss", "Trainer.keep_best")
     Better(way='min', figure='noisy/loss')

@@ -25,6 +25,6 @@ def begin(*packages: str) -> None:
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    """Ends the process without an exception, which would be unsafe within an import."""
+    """Ends the process at once: raising an exception would be unsafe within an import."""
     os.write(2, f"error: stopped by {signal.Signals(number).name}. Run the same command again.\n".encode())
     os._exit(INTERRUPTED if number == signal.SIGINT else PreemptedError.exit_code)

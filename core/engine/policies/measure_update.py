@@ -1,6 +1,6 @@
-"""Measures the next step without applying it: its effect on each module, computed as the step itself does.
+"""Measures the effect of the next step on each module, without applying it.
 
-It is the training step with all its phases due, each from the current weights, but nothing is written.
+The measurement runs all phases of the training step, each from the current weights, and writes nothing.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ from core.task import Phase, Update
 
 
 class Undo:
-    """Saves what the phases of a step write, except the last one, which can hold back its own writes."""
+    """Keeps the values from before a step, to undo it. The last phase needs no copy: it can skip its own write."""
 
     def __init__(self, assembly: Assembly, exchange: Exchange):
         self.exchange = exchange
