@@ -126,3 +126,15 @@ def test_each_configurable_is_in_the_list_of_bindings():
             if parameter != "rng":
                 (line,) = re.findall(rf"^\| `{name}\.{parameter}` \|.*$", page, re.MULTILINE)
                 assert line.endswith("| required |") == (given.required or given.default is registry.MISSING)
+
+
+SEARCHED = [
+    "MirroredStrategy", "MultiWorkerMirroredStrategy", "ParameterServerStrategy", "TPUStrategy", "data parallel",
+    "tensor parallel", "mixed precision", "fine-tuning", "out of memory", "learning-rate schedule", "checkpointing",
+    "early stopping", "gradient checkpointing", "multi-GPU", "Slurm", "Kubernetes",
+]  # fmt: skip
+
+
+def test_words_that_people_search_for_are_on_a_page():
+    pages = [path.read_text().lower() for path in (CHECKOUT / "docs").glob("*.md") if path.name != "glossary.md"]
+    assert [word for word in SEARCHED if not any(word.lower() in page for page in pages)] == []
