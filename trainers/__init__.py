@@ -1,4 +1,4 @@
-"""From a gin file to a trained model: the loop around the engine's step, and the command line.
+"""The training loop and the command line, which train the model that a gin file describes.
 
 >>> from trainers import Experiment, Settings, Trainer, Workdir
 >>> Trainer.__module__

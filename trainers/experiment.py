@@ -23,14 +23,14 @@ from trainers.options.eval_sources import by_split, check_held_out
 
 @gin.configurable
 class Experiment:
-    """Makes the task inside the strategy's scope, and checks its variables.
+    """Makes the task inside the strategy's scope, and checks the task's variables.
 
-    `task` is a factory, called with `rng=`; sources and the strategy hold no variables and are objects. Progress is
-    measured on `eval_source`; `eval_sources` are evaluated as well, by name. A new run begins with the weights of
-    `start_from`, or with random ones. `placements` override the task's own, by phase; `one_device` names networks of
-    the task that exist on one device only. `synthetic` trains on the first batches repeatedly, to measure a run without
-    input. `deterministic` makes TensorFlow use bit-reproducible operations in the whole process, and raise errors for
-    others.
+    `task` is a factory, called with `rng=`; sources and the strategy are objects without variables. `eval_source`
+    measures progress; `eval_sources`, {name: source}, are evaluated as well. A new run begins with the weights of
+    `start_from`, or with random ones. `placements`, {phase: placement}, override the task's placements. `one_device`
+    names networks of the task that exist on one device only. `synthetic` trains on the first batches repeatedly, to
+    time a run without input. `deterministic` makes TensorFlow use bit-reproducible operations in the whole process,
+    and raise errors for other operations.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Experiment:
         check_held_out(self.task, train_source, self.held_out)
 
     def on(self, strategy: tf.distribute.Strategy, placements: Mapping[str, Placement] | None = None) -> "Experiment":
-        """Returns the same experiment, untrained, on another strategy, with its own `placements` or these."""
+        """Returns an untrained copy of the experiment on `strategy`; `placements`, if given, replace its placements."""
         other = copy.copy(self)
         other.strategy = strategy
         if placements is not None:
@@ -87,7 +87,7 @@ class Experiment:
 
     @property
     def placements(self) -> Mapping[str, Placement]:
-        """Returns the placements of phases that override the task's."""
+        """Returns {phase: placement}, which override the task's placements."""
         return self._placements
 
     def make_task(self) -> Task:
@@ -95,7 +95,7 @@ class Experiment:
         return assemble_task(self._make, self.strategy, one_device=self._one_device)
 
     def make_host_task(self) -> Task:
-        """Makes another task on the host, where it can be read with any strategy."""
+        """Makes another task with its variables on the CPU, where they can be read with any strategy."""
         with tf.device("CPU:0"):
             return self._make()
 
@@ -128,7 +128,7 @@ class Experiment:
 
 
 def check_seed(seed: int) -> None:
-    """Raises an error for an invalid seed."""
+    """Raises a `ConfigurationError` for an invalid seed."""
     if not (is_count(seed) and seed < 2**62):
         raise ConfigurationError(
             f"`Experiment.seed` is {shown(seed)}; it must be at least 0 and less than 2 ** 62. Give a whole number."

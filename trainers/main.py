@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(
         words,
         functools.partial(define_table, table=FLAGS),
@@ -114,7 +114,7 @@ def _usage() -> str:
 
 
 def run(flags: FlagValues, *, ends_process: bool = False) -> int:
-    """Runs the mode in the flags, or serves the chief that does; returns the exit code."""
+    """Runs the mode that `flags` name, or serves a chief as its worker or parameter server; returns the exit code."""
     try:
         _, workdir = _given(flags)
         if "TF_CONFIG" in os.environ:  # Slurm's variables are read later, as that takes TensorFlow
@@ -160,7 +160,7 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
 
 
 def _given(flags: FlagValues) -> tuple[list[str], Path]:
-    """Returns the gin files and the workdir; a capsule is a workdir, and its configuration comes first."""
+    """Returns the gin files and the workdir; for a replay, the capsule is the workdir and its gin file comes first."""
     if flags.mode != "replay":
         return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
     capsule = Path(flags.capsule)
@@ -168,7 +168,7 @@ def _given(flags: FlagValues) -> tuple[list[str], Path]:
 
 
 def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
-    """Returns the folder for TensorFlow's own messages; modes that only read get none unless it exists."""
+    """Returns the folder for TensorFlow's own messages, or None; only training creates a workdir for them."""
     if flags.mode == "replay" or (flags.mode == "train" and flags.eager):
         return None
     return workdir if flags.mode == "train" or workdir.is_dir() else None

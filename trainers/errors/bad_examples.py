@@ -1,7 +1,7 @@
 """Finds the example, feature and position that make a loss or metric non-finite.
 
-Non-finite data isn't always wrong: a task may use it to mark missing values, and select around it. So the failing
-computation is repeated with zeros in place of such values; they are blamed only if it then succeeds.
+Non-finite data isn't always wrong: a task may mark missing values with NaN, and mask them. So the failing computation
+is repeated with zeros in place of non-finite values. The data is blamed only if the repetition succeeds.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def unfit_features(batch: Batch) -> list[str]:
 
 
 def blamed_feature(batch: Batch, goes_wrong: Callable[[Batch], bool]) -> str | None:
-    """Returns the first feature of `batch` whose non-finite values make `goes_wrong` true."""
+    """Returns the name of the first feature whose non-finite values make `goes_wrong(batch)` true, or None."""
     unfit = unfit_features(batch)
     clean = {**batch, **{key: _cleaned(batch[key]) for key in unfit}}
     if not unfit or goes_wrong(clean) or not goes_wrong(batch):
@@ -37,9 +37,10 @@ def blamed_feature(batch: Batch, goes_wrong: Callable[[Batch], bool]) -> str | N
 def unfit_example(
     what: str, source: Examples, feature: str, values: tf.Tensor, indices: npt.NDArray[np.int64]
 ) -> DataError:
-    """Returns the error: `feature` has these `values` in the examples `indices`, which made `what` go wrong.
+    """Returns a `DataError` that names the example, feature and position of the first non-finite value.
 
-    `indices` [...] has the leading axes of `values` [..., *the feature's shape].
+    `what` begins the message, as "step 5 is not finite". `indices` [...] holds the numbers of the examples, and
+    `values` [..., *the feature's shape] their values.
     """
     rows = values.numpy().reshape([indices.size, -1])
     unfit = ~np.isfinite(rows)

@@ -1,8 +1,8 @@
 """Maps an exception to an exit code and a report.
 
-Errors that Tapeloop raises on purpose are one paragraph. So are `ValueError`, `TypeError` and `OSError` of Tapeloop's
-own lines, where a value in the configuration was wrong. An exception from a line of the user's, or from a package that
-this line called, has exit code 1 and the traceback of the user's files.
+An error that Tapeloop raises on purpose is reported as one paragraph. So is a `ValueError`, `TypeError` or `OSError` of
+Tapeloop's own code, because a configuration value caused it. An exception of the user's code, or of a package that this
+code calls, has exit code 1 and a traceback of the user's files.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _FURTHER = "_tapeloop_further"  # attribute of an exception: the failures after 
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Returns the exit code of a run that `error` ends."""
+    """Returns the exit code for a run that ended with `error`."""
     error = _explained(error)
     if isinstance(error, TapeloopError):
         return error.exit_code
@@ -39,7 +39,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the reason for `result.json` of a run that `error` ends."""
+    """Returns the text of `reason` in `result.json` for a run that ended with `error`."""
     return as_said(_reason(error))
 
 
@@ -57,7 +57,7 @@ def _reason(error: BaseException) -> str:
 
 
 def report(error: BaseException, *, verbose: bool) -> int:
-    """Prints what ended a run, with the traceback if it is the user's or if `verbose`; returns the exit code."""
+    """Prints the error that ended a run; returns the exit code. Errors of user code, or `verbose`, add a traceback."""
     code = exit_code_of(error)
     own = code == TapeloopError.exit_code and not isinstance(error, TapeloopError)
     if verbose or own:
@@ -72,7 +72,7 @@ def report(error: BaseException, *, verbose: bool) -> int:
 
 @contextlib.contextmanager
 def after(error: BaseException) -> Iterator[None]:
-    """Keeps a further failure from replacing `error`, which came first: it becomes a further line."""
+    """Suppresses an exception in the block, and adds it to the report of `error`, which came first."""
     try:
         yield
     except Exception as second:
@@ -82,14 +82,14 @@ def after(error: BaseException) -> Iterator[None]:
 
 
 def plain(error: BaseException) -> str:
-    """Returns the message without gin's additions to exceptions within a configurable."""
+    """Returns the message of `error` without the text that gin adds to an exception in a configurable."""
     from trainers.gin_audit.imports import plain_message
 
     return plain_message(error)
 
 
 def _explained(error: BaseException) -> BaseException:
-    """Returns a `NoRoomError` if disk or memory is full, and other errors unchanged."""
+    """Returns a `NoRoomError` if `error` means a full disk or memory, else `error` unchanged."""
     if isinstance(error, TapeloopError):
         return error
     from trainers.errors.out_of_memory import explain_no_room
@@ -98,7 +98,7 @@ def _explained(error: BaseException) -> BaseException:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Returns whether a line of Tapeloop, or a package that it called, raised `error`."""
+    """Returns whether `error` is a `ValueError`, `TypeError` or `OSError` of Tapeloop or of a package it called."""
     if not isinstance(error, ValueError | TypeError | OSError):
         return False
     blamed = [name for name, _ in _frames(error)]
@@ -106,7 +106,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Returns the place in the user's code where an error arose, if any."""
+    """Returns the user's file and line where `error` arose, in parentheses; an empty text if none is known."""
     own = [(name, line) for name, line in _frames(error) if not name.startswith(_OURS)]
     return f" ({own[-1][0]}:{own[-1][1]}; `--verbose` shows the traceback)" if own else ""
 
@@ -131,7 +131,7 @@ def _own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 
 
 def _page(error: BaseException, code: int) -> str:
-    """Returns a sentence with the page about such errors, unless the message names a page."""
+    """Returns ` See docs/...`, the page about such errors, or an empty text if the message already names a page."""
     from trainers.errors.pages import page_of
 
     said = reason_of(error)
@@ -145,13 +145,13 @@ def _page(error: BaseException, code: int) -> str:
 
 
 def _frames(error: BaseException) -> list[tuple[str, int | None]]:
-    """Lists files and lines that can be blamed, the innermost last."""
+    """Lists `(file, line)` of the traceback's frames that can be blamed, innermost last."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     return [(name, line) for name, line in frames if not _is_called(name)]
 
 
 def _is_called(filename: str) -> bool:
-    """Returns whether a file is Python's, or a package's that only does what its caller asks."""
+    """Returns whether a file belongs to Python or to a package of `_CALLED`, whose errors are the caller's fault."""
     if filename.startswith(_OURS):
         return False
     parts = Path(filename).parts

@@ -64,7 +64,7 @@ def explain_no_room(error: BaseException) -> NoRoomError | None:
 
 
 def _as_raised(error: OSError) -> OSError:
-    """Returns the original error: gin replaces it by one with only the message."""
+    """Returns the original error, because gin replaces an exception with one that has only the message."""
     first = error.__context__
     if not isinstance(first, OSError) or type(error).__bases__ != (type(first),):
         return error
@@ -77,7 +77,7 @@ def _section(error: BaseException) -> tuple[str, str]:
 
 
 def _what(text: str) -> str:
-    """Describes what didn't fit: a tensor by shape, type, bytes, device and operation, as far as known."""
+    """Describes the allocation that failed: the tensor's shape, type, bytes, device and operation, as far as known."""
     node = next((name for found in _NODE.findall(text) for name in found if name), None)
     made_by = f", made by the operation `{node}`," if node else ""
     if found := _TENSOR.search(text):

@@ -1,6 +1,6 @@
-"""Checks a command's packages: Tapeloop's own are the right ones, and third-party ones can be imported.
+"""Checks that `core` and `models` come from this checkout, and that third-party packages can be imported.
 
-It imports no third-party package, not even absl.
+This file imports no third-party package by itself, not even absl.
 """
 
 import importlib
@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def check_own_packages() -> None:
-    """Raises an error for a `core/` or `models/` in the working directory that hides Tapeloop's own."""
+    """Raises a `ConfigurationError` if `core/` or `models/` in the working directory hides Tapeloop's package."""
     for name in ("core", "models"):
         found = importlib.util.find_spec(name)
         place = Path(found.origin).resolve().parent if found and found.origin else None
@@ -25,7 +25,7 @@ def check_own_packages() -> None:
 
 
 def import_packages(*modules: str) -> None:
-    """Imports third-party modules; a failure is an error that names the package, without a traceback."""
+    """Imports third-party modules; raises a `ConfigurationError` that names a missing or broken package."""
     for module in modules:
         try:
             importlib.import_module(module)

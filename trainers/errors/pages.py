@@ -1,4 +1,4 @@
-"""Maps an error to its documentation page, by the place where it was raised, or else by its exit code.
+"""Maps an error to its documentation page: by the file that raised the error, or else by the exit code.
 
 A message that already names a page is unchanged. Some errors have no page.
 """
@@ -117,7 +117,7 @@ PAGES = {  # by exit code, if no place is known
 
 
 def page_of(files: Sequence[str], code: int) -> str | None:
-    """Returns the page for an error by the project's files that it passed through, innermost last."""
+    """Returns the page for an error with this exit code; `files` are its project files, innermost last, or None."""
     if code in (2, 4, 5):  # other codes don't depend on the place
         raised = [path for name in files if not (path := name.replace(os.sep, "/")).startswith(HELPERS)]
         for place, page in PLACES.items() if raised else ():

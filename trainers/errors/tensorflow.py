@@ -19,7 +19,7 @@ _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of
 
 @contextlib.contextmanager
 def explained(source: Examples) -> Iterator[None]:
-    """Translates errors of TensorFlow's kernels on examples of `source`."""
+    """Translates errors that TensorFlow's kernels raise on examples of `source` into errors that name the cause."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:

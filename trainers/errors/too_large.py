@@ -1,4 +1,4 @@
-"""Checks whether a task fits into this machine's memory before it is made."""
+"""Checks whether a task's variables fit into this machine's memory before the task is made."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -21,14 +21,14 @@ LARGE = 16  # a task of 1/16 of the memory is checked before it is made
 
 
 class _LargeError(BaseException):
-    """Stops the making of a task; a BaseException, so that nothing catches it on the way."""
+    """Aborts the construction of a large task; a `BaseException`, so that no `except Exception` catches it."""
 
 
 def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
     """Returns the result of `make`; raises a `NoRoomError` if this machine's memory is too small.
 
-    A large task is discarded and measured by its shapes. With several workers, any task is measured before it is made.
-    GPU memory isn't checked.
+    A task that takes more than 1/16 of the memory is aborted, and measured with `make_task` from shapes alone. With
+    several workers, each task is measured so before it is made. GPU memory isn't checked.
     """
     memory, so_far = machine_memory(), 0
 
@@ -60,7 +60,7 @@ def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strateg
 
 
 def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
-    """Returns the bytes of variables on this machine's devices: full copies, or their shards on a mesh."""
+    """Returns the bytes of `variables` on all local devices: a full copy on each device, or shards on a mesh."""
     backend = backend_of(strategy)
     return len(backend.local_devices) * sum(map(backend.bytes_per_device, variables))
 

@@ -17,7 +17,7 @@ _CORE = Path(core.__file__).resolve().parent
 
 
 def refused_by_xla(error: BaseException) -> str | None:
-    """Returns why XLA couldn't compile a program, or None for another error."""
+    """Returns why XLA couldn't compile a program, as text for a message; None if `error` has another cause."""
     text = str(error)
     said = _LINE.sub("", text)  # names of folders, files and functions must not match
     if not isinstance(error, tf.errors.OpError) or not ("tf2xla" in said or "XLA" in said) or "determinis" in said:
@@ -34,9 +34,10 @@ def refused_by_xla(error: BaseException) -> str | None:
 
 
 def _maker(text: str) -> str:
-    """Returns the user's line that made it, the innermost one called by the engine, if known.
+    """Returns ", which FILE:LINE (`function`) makes", with the user's line that made the operation, if known.
 
-    TensorFlow makes gradients through loops without a line: the outer line would mislead.
+    Only lines below the engine's count, and the innermost is returned. TensorFlow records no line for gradients through
+    loops: a line above the engine would mislead.
     """
     lines = _LINE.findall(text.split("tf2xla conversion failed")[0])
     called = itertools.dropwhile(lambda line: not _is_ours(line[0], "engine"), lines)
@@ -45,7 +46,7 @@ def _maker(text: str) -> str:
 
 
 def _is_ours(file: str, folder: str = "") -> bool:
-    """Returns whether a file is in `core`, by the end of its path: TensorFlow drops the common prefix."""
+    """Returns whether `file` is below `core/{folder}`, by the end of its path: TensorFlow drops a common prefix."""
     _, found, end = f"/{file}".rpartition("/core/")
     return bool(found) and end.startswith(folder) and (_CORE / end).is_file()
 

@@ -1,8 +1,8 @@
 """`python -m trainers.launch --workers=N [--ps=M] [--max_restarts=R] [--min_workers=K] -- <flags of trainers.main>`
 
-Starts a cluster on one machine: N processes of `python -m trainers.main`, connected by `TF_CONFIG`. They end together,
-and restart together from the last checkpoint. With M parameter servers there is also a chief, which trains through the
-workers, and a worker restarts alone. Nothing here imports TensorFlow.
+Starts a cluster on one machine: N processes of `python -m trainers.main`, connected by `TF_CONFIG`. The workers end
+together, and restart together from the last checkpoint. With `--ps=M` there are also M parameter servers and a chief,
+and a worker restarts alone. This file doesn't import TensorFlow.
 """
 
 if __name__ == "__main__":
@@ -48,14 +48,14 @@ exit codes:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """The parsed command line: its own flags, and the words after the `--`, for `trainers.main`."""
+    """The parsed command line: the launcher's flags, and the words after `--`, which are flags of `trainers.main`."""
 
     flags: FlagValues
     main_flags: Sequence[str]
 
 
 def parse(words: Sequence[str]) -> Launch:
-    """Returns what to launch; also checks the flags of `trainers.main`."""
+    """Parses the command line into a `Launch`; also checks the flags of `trainers.main`."""
     place = words.index("--") if "--" in words else len(words)
     flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Put the flags of `trainers.main` after a `--`.")
     if flags.ps is not None:
@@ -157,7 +157,7 @@ def run(launch: Launch) -> int:
 
 
 def make_roster(launch: Launch) -> Roster:
-    """Returns the roster of workers, with the counts that can share a step's batch."""
+    """Returns the `Roster`, which tracks the workers left, and how many of them can share a step's batch."""
     sharing = read_sharing(command.parse(launch.main_flags))
     return Roster(launch.flags.workers, fewest=launch.flags.min_workers or 1, sharing=sharing)
 

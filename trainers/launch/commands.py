@@ -30,7 +30,7 @@ def served_commands(workers: int, servers: int, main_flags: Sequence[str], netwo
 
 
 def _commands(counts: Mapping[str, int], main_flags: Sequence[str], network: Network) -> dict[tuple[str, int], Command]:
-    """Returns a command for each task of each job."""
+    """Returns {(job, index): command} for a cluster with `counts`, {job: number of tasks}."""
     ports, token = iter(free_ports(sum(counts.values()))), secrets.token_hex(32)
     cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in counts.items()}
     return {

@@ -1,8 +1,8 @@
 """Elastic workers: which workers remain after failures, and how many of them restart.
 
-Gin files, not TensorFlow, say how many workers can share a step's examples. A worker that was killed or hung isn't
-restarted: on one machine the cause, such as lack of memory, would recur. The other workers take over its part of each
-step.
+The gin files, without TensorFlow, determine how many workers can share a step's examples. A worker that was killed or
+hung isn't restarted: on one machine the cause, such as lack of memory, would recur. The other workers divide its
+examples among themselves.
 
 >>> roster = Roster(4, fewest=2, sharing=Sharing(global_batch_size=64))
 >>> roster.lose([Ending(3, -9), Ending(0, 6), Ending(1, 6), Ending(2, 6)])
@@ -33,7 +33,7 @@ class Sharing:
     microbatches: int = 1
 
     def largest(self, workers: int) -> int:
-        """Returns the largest count up to `workers` with equal numbers of rows; 0 if there is none."""
+        """Returns the largest number of workers, up to `workers`, that can share a step evenly; 0 if none can."""
         counts = range(1, workers + 1)
         return max((n for n in counts if self.global_batch_size % (self.microbatches * n) == 0), default=0)
 
@@ -43,7 +43,7 @@ class Sharing:
 
 
 def read_sharing(main_flags: FlagValues) -> Sharing:
-    """Reads the batch sizes from the flags of `trainers.main`; raises an error for a strategy of fixed size."""
+    """Reads the batch sizes from the gin files; raises a `ConfigurationError` unless the strategy is `multi_worker`."""
     import_packages("gin")
     from trainers.gin_audit import audit
 
@@ -69,7 +69,7 @@ def read_sharing(main_flags: FlagValues) -> Sharing:
 
 
 class Roster:
-    """Tracks the remaining ones of `workers`; at least `fewest` must start."""
+    """Tracks how many of `workers` workers are left after failures; at least `fewest` must be able to start."""
 
     def __init__(self, workers: int, *, fewest: int, sharing: Sharing):
         self.workers, self.left, self.fewest, self.sharing = workers, workers, fewest, sharing
@@ -84,7 +84,7 @@ class Roster:
 
     @property
     def count(self) -> int:
-        """Returns how many start next: as many as can share a step."""
+        """Returns the number of workers to start next: the most that can share a step's examples evenly."""
         return self.sharing.largest(self.left)
 
     @property
@@ -92,7 +92,7 @@ class Roster:
         return self.count >= self.fewest
 
     def lose(self, failures: Sequence[Ending]) -> None:
-        """Removes the workers that failed by themselves; those that failed because another died remain."""
+        """Removes the workers that were killed, or else that hung; workers that only lost their peer remain."""
         killed = [ending for ending in failures if ending.code < 0 and not ending.overdue]
         self.left -= len(killed or [ending for ending in failures if ending.overdue])
 

@@ -35,12 +35,12 @@ def find_cause(failures: Sequence[Ending]) -> Ending:
 
 
 def may_pass(ending: Ending) -> bool:
-    """Returns whether a restart may help: machine failures pass; errors of code, configuration and data don't."""
+    """Returns whether a restart may help: yes after machine failures, no after errors of code, settings or data."""
     return ending.code < 0 or ending.code in (LOST, STOPPED)
 
 
 def describe(name: str, ending: Ending, deadline: float) -> str:
-    """Returns one line, without a full stop, on how a process of this name ended."""
+    """Describes in one line, without a full stop, how the process `name` ended."""
     if ending.overdue:
         return f"{name} hung: it was killed {deadline:g} s after another had ended"
     if ending.code < 0:

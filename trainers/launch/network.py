@@ -27,14 +27,14 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A function to call in each worker's new process, and one line on how its port is protected."""
+    """`enter`, a function to call in each worker's new process, and `line`, a text on how the ports are protected."""
 
     enter: Callable[[], None]
     line: str
 
 
 def choose_network(*, open_ports: bool) -> Network:
-    """Tries the protections in order of safety; raises an error if none works and `open_ports` isn't set."""
+    """Returns the safest protection that works; raises a `ConfigurationError` if none does, unless `open_ports`."""
     if not open_ports:
         try:
             return Network(loopback_alone(), ALONE)
@@ -72,7 +72,7 @@ def _stay() -> None:
 def loopback_alone() -> Callable[[], None]:
     """Makes a network with only loopback; returns a function that moves a process into it for good.
 
-    Raises `OSError` if the system refuses. Without permission for a network, it first makes a user namespace.
+    Raises `OSError` if the system refuses. Without permission for a network namespace, it also makes a user namespace.
     """
     try:
         places = _made(CLONE_NEWNET)
@@ -89,7 +89,7 @@ def loopback_alone() -> Callable[[], None]:
 
 
 def _made(kinds: int) -> list[int]:
-    """Returns open files of new namespaces, which a forked process makes; the caller's stay unchanged."""
+    """Returns open files of new namespaces, which a forked process makes; the caller's namespaces don't change."""
     ready, done = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -133,7 +133,7 @@ def _map_users(pid: int) -> None:
 
 
 def _in_a_fork(call: Callable[[], None]) -> int:
-    """Tries a call in a forked process; returns its errno, or 0."""
+    """Runs `call` in a forked process; returns the errno of a failed call, or 0."""
     pid = os.fork()
     if pid == 0:
         os._exit(_errno_of(call))
@@ -141,7 +141,7 @@ def _in_a_fork(call: Callable[[], None]) -> int:
 
 
 def _errno_of(call: Callable[[], None]) -> int:
-    """Returns 0 or the call's errno, whatever happens: a forked process must not return to the caller's code."""
+    """Returns 0, or the errno of a failed `call`; never raises, as a forked process must not run the caller's code."""
     with contextlib.suppress(BaseException):
         try:
             call()
@@ -152,7 +152,7 @@ def _errno_of(call: Callable[[], None]) -> int:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Calls a function of the C library (Python has these from 3.12 on)."""
+    """Calls the function `name` of the C library; raises `OSError` if it fails. Python has these only from 3.12 on."""
     if LIBC is None:
         raise OSError(38, "not on Linux")
     if getattr(LIBC, name)(*arguments) != 0:

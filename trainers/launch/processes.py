@@ -35,7 +35,7 @@ class Command:
 
 
 class Signals:
-    """Records signals within `with Signals() as signals:` instead of obeying them; `received` are requests to stop."""
+    """Records signals within `with Signals() as signals:` instead of obeying them; `received` are stop requests."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -63,7 +63,7 @@ class Signals:
         return found
 
     def warned_within(self, seconds: float) -> bool:
-        """Waits for a SIGUSR1, sent while nothing runs; a request to stop ends the wait."""
+        """Waits up to `seconds` for a SIGUSR1; returns whether one came. A request to stop ends the wait."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.received:
             if signal.SIGUSR1 in self.new():
@@ -114,12 +114,12 @@ class Process:
         self._popen.send_signal(number)
 
     def kill(self) -> None:
-        """Kills it with its children, even if it is stopped or ignores signals."""
+        """Kills the process and its children, even if the process is stopped or ignores signals."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Cleans up: children, unread output, pipes."""
+        """Kills remaining children, forwards unread output and closes the pipes."""
         if self._ended:  # its process id may be reused
             return
         self.kill()
@@ -139,7 +139,7 @@ class _Output:
         selector.register(pipe, selectors.EVENT_READ, self)
 
     def pass_on(self) -> None:
-        """Forwards available output; an incomplete line waits."""
+        """Forwards the complete lines read so far; keeps an incomplete line until its end arrives."""
         if self.pipe.closed:
             return
         try:
@@ -152,7 +152,7 @@ class _Output:
             self._end()
 
     def close(self) -> None:
-        """Forwards the rest, without waiting for escaped children that keep the pipe open."""
+        """Forwards the remaining output, without waiting for children that still hold the pipe open."""
         self.pass_on()
         self._end()
 

@@ -1,4 +1,4 @@
-"""Supervises workers: if one fails, all restart together if that may help."""
+"""Supervises workers: if one fails, all are restarted together, provided that a restart may help."""
 
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
@@ -21,7 +21,7 @@ def supervise(
     out: BinaryIO,
     err: BinaryIO,
 ) -> int:
-    """Runs the commands together, and restarts them while that may help; returns the exit code for all.
+    """Runs the commands as one group, and restarts the group while this may help; returns one exit code.
 
     A `roster` tracks lost workers, so that `make_commands` starts the remaining ones.
     """
@@ -55,7 +55,7 @@ def supervise(
 
 
 def _are_put_back(roster: Roster, told: str, deadline: float, signals: Signals, out: BinaryIO) -> bool:
-    """Waits for the signal that lost workers can restart; returns whether it came."""
+    """Waits `deadline` seconds for a SIGUSR1, which means that all workers can start; returns whether one came."""
     signals.new()  # discards earlier signals, which were for the workers
     say(out, f"{told}: {roster.shortage}; waiting {deadline:g} s for a SIGUSR1, after which all restart")
     came = signals.warned_within(deadline)

@@ -19,7 +19,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Restarts:
-    """Counts the remaining restarts; a process that restarts alone takes one, and so does a restart of all.
+    """Counts the remaining restarts; restarting a single process takes one, and restarting all processes takes one.
 
     >>> restarts = Restarts(1)
     >>> restarts.take(), str(restarts), restarts.take()
@@ -30,7 +30,7 @@ class Restarts:
         self.most = self.left = most
 
     def take(self) -> bool:
-        """Takes one restart; returns whether there was one."""
+        """Takes one restart; returns False if none was left."""
         if self.left == 0:
             return False
         self.left -= 1
@@ -50,7 +50,7 @@ class Replacements:
         self._given_up: set[int] = set()
 
     def spare(self, ending: Ending) -> bool:
-        """Returns whether the others continue without this process, for a while or to the end."""
+        """Schedules a restart of an expendable process, if one is left; returns whether the others continue."""
         command = self._commands[ending.index]
         if not command.spare or not may_pass(ending):
             return False
@@ -68,7 +68,7 @@ class Replacements:
         return True
 
     def due(self) -> list[int]:
-        """Removes and returns the processes whose pause is over."""
+        """Returns the indices of the processes whose pause is over, and takes a restart for each."""
         now = time.monotonic()
         found = [index for index, until in self._waiting.items() if now >= until]
         for index in found:
@@ -87,10 +87,10 @@ def run_together(
     out: BinaryIO,
     err: BinaryIO,
 ) -> list[Ending]:
-    """Runs all processes to their ends; returns the endings that count, in order.
+    """Runs all processes until they end; returns the endings that matter, in order.
 
-    Once one has failed, or all that ended have finished, the others have `deadline` seconds left. Followers of a chief
-    get a signal only then. Processes that ended because of a signal don't count.
+    When a process finishes, or a first one fails, the others have `deadline` seconds left. In a cluster with a chief,
+    they also get a SIGTERM then; endings that this signal explains are left out.
     """
     with _Group(commands, restarts, deadline=deadline, out=out, err=err) as group:
         group.start(range(len(commands)))
@@ -108,7 +108,7 @@ def run_together(
 
 
 class _Group(contextlib.ExitStack):
-    """The running processes and their endings; none survives the block."""
+    """The running processes and their endings; the end of the `with` block kills all processes."""
 
     def __init__(
         self, commands: Sequence[Command], restarts: Restarts, *, deadline: float, out: BinaryIO, err: BinaryIO
@@ -134,7 +134,7 @@ class _Group(contextlib.ExitStack):
             say(self._out, f"started {', '.join(started)}")
 
     def listen(self, seconds: float) -> None:
-        """Forwards their output, for at most `seconds`."""
+        """Forwards the processes' output; waits up to `seconds` for some."""
         for key, _ in self._selector.select(seconds):
             key.data.pass_on()
 
@@ -148,7 +148,7 @@ class _Group(contextlib.ExitStack):
                 self._take_down(Ending(process.index, code, process.overdue and code == -signal.SIGKILL))
 
     def pass_on(self, number: int) -> None:
-        """Sends a signal to all processes except followers."""
+        """Sends a signal to all processes except a chief's followers."""
         for process in self.running:
             if not self._commands[process.index].follows:
                 process.send(number)

@@ -1,4 +1,4 @@
-"""Initial weights of a training: random, of another run, or of its own checkpoint."""
+"""Initial weights of a training run: random, from another run, or from the run's newest checkpoint."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ from trainers.trainer import Trainer
 
 
 class Beginning(NamedTuple):
-    """Lines on how a training begins, and whether to save before its first step.
+    """`lines` to print about how training begins, and `to_save`, whether to save before the first step.
 
-    Saving makes the start final: the run no longer needs another run's weights, and a repeated command doesn't restart
-    the optimizer twice.
+    This checkpoint makes the start final: the run no longer needs another run's weights, and a repeated command doesn't
+    restart the optimizer twice.
     """
 
     lines: list[str]
@@ -21,7 +21,7 @@ class Beginning(NamedTuple):
 
 
 def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: bool = False) -> Beginning:
-    """Brings a training to its start: its newest checkpoint if there is one, else the initial weights."""
+    """Restores the newest checkpoint, `manifest`, or else sets the initial weights; returns a `Beginning`."""
     if manifest is None:
         if restart_optimizer:
             raise ConfigurationError(
@@ -64,9 +64,10 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
 
 
 def warm_start(trainer: Trainer) -> str | None:
-    """Initialises a new run with the weights of `Experiment.start_from`; returns a line about it.
+    """Initialises a new run with the weights of `Experiment.start_from`; returns a line to print, or None without it.
 
-    Optimizer state is new: averages of weights, and the weights of local steps' rounds, begin at these weights.
+    Optimizer state is new: averaged weights, and the weights at the start of a round of local steps, are set to the
+    loaded weights.
     """
     start = trainer.experiment.start_from
     if start is None:

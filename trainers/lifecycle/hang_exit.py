@@ -1,4 +1,4 @@
-"""Ends the process of a run that hangs, so that it can be restarted."""
+"""Ends the process of a run that hangs, so that the run can be restarted."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ WriteResult = Callable[..., None]  # with `exit_code` and `reason`
 def ending_where_it_hangs(
     trainer: Trainer, write_result: WriteResult | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Ends the process if a section shows no progress for longer than its deadline."""
+    """Within the block, ends the process if a section of the run shows no progress for longer than its deadline."""
     ending = Ending(
         trainer.watchdog,
         trainer.settings.limits,
@@ -43,7 +43,7 @@ def ending_where_it_hangs(
 def ending_where_set_up_hangs(
     workdir: Workdir, limits: Limits, write_result: WriteResult | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Ends the process if setting up the trainer takes too long."""
+    """Within the block, ends the process if setting up the trainer takes too long."""
     watchdog = Watchdog()
     return watchdog.awake(limits, Ending(watchdog, limits, workdir, write_result=write_result))
 
@@ -59,7 +59,7 @@ class Ending:
     after: Callable[[], str] = lambda: ""
 
     def __call__(self, hang: Hang) -> None:
-        """Reports and records what hangs, and tells the other workers."""
+        """Reports and records what hangs, tells the other workers, and ends the process."""
         stacks = log_name().replace("native_stderr", "stacks").replace(".log", ".txt")
         others = "".join(f", while {name} was at {doing}" for name, doing in self.others().items())
         error = PeerLostError(
@@ -91,13 +91,13 @@ class Ending:
         os._exit(error.exit_code)
 
     def others(self) -> dict[str, str]:
-        """Returns {worker: activity} of workers that do something else than this one, which may wait for them."""
+        """Returns {worker: activity} of workers whose activity differs from this worker's, which may wait for them."""
         membership = joined()
         return membership.elsewhere(self.watchdog.doing) if membership else {}
 
 
 def signs_of_writer(saves: Saves) -> Callable[[], Life | None]:
-    """Returns a function that reports the checkpoint writer's progress: one sign per checkpoint."""
+    """Returns a function that returns a new `Life` for each checkpoint being written, or None between them."""
     what = "writing a checkpoint"
     seen: object = None
     sign: Life = ("save", what)
@@ -113,7 +113,7 @@ def signs_of_writer(saves: Saves) -> Callable[[], Life | None]:
 
 
 def write_stacks(path: Path, heading: str) -> None:
-    """Writes the Python stack of each Python thread, and where all threads wait in the kernel."""
+    """Writes to `path` the stack of each Python thread, and the kernel function in which each thread waits."""
     with contextlib.suppress(OSError), path.open("w") as file:  # the disk may be what hangs
         print(heading, file=file, flush=True)
         faulthandler.dump_traceback(file, all_threads=True)

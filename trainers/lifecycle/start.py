@@ -1,6 +1,6 @@
-"""Starts a training: takes the workdir, unless it is another run's, and records the configuration and versions.
+"""Starts a run: locks the workdir, refuses the workdir of another run, and records the configuration and versions.
 
-`config/history/0002-step-000001000/` holds the configuration that the run resumed with at step 1000, its second one.
+`config/history/0002-step-000001000/` holds the run's second configuration, with which it resumed at step 1000.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ from trainers.workdir import Workdir, json_text
 class Configured:
     """A run's configuration, from gin files or from Python calls.
 
-    `identity` decides whether two runs are the same. `hooks` describes the hooks, and `source` the training source.
-    `read` converts the identity in a manifest. `given` and `operative` return texts for the folder, once everything
-    is made.
+    Runs with equal `identity` are the same run. `hooks` and `source` describe the hooks and the training source.
+    `read` converts the identity stored in a checkpoint's manifest. `given` and `operative` return the texts of
+    `given.gin` and `operative.gin`, once all objects are made.
     """
 
     identity: Mapping[str, str]
@@ -56,7 +56,7 @@ class Start:
         self.began = False  # True once the first chunk of steps is traced
 
     def claim(self) -> checkpoint.Manifest | None:
-        """Claims the workdir, unless it holds a run of another configuration; returns its newest checkpoint."""
+        """Locks the workdir; returns its newest checkpoint. A changed configuration is an error unless allowed."""
         own, found = self.configured.identity, newest_checkpoint(self.workdir)
         self.workdir.create()
         if is_chief():
@@ -87,7 +87,7 @@ class Start:
         return self.configured.identity
 
     def _sources_of(self, found: checkpoint.Manifest | None) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the descriptions of a checkpoint's source and of this run's, for a table of changes."""
+        """Returns two dicts for a table of changes: the training source of checkpoint `found`, and that of this run."""
         saved: Any = found.extra.get(SOURCE) if found else None
         known = saved if isinstance(saved, dict) else self.configured.source  # older versions don't record it
         old, new = (
@@ -156,7 +156,7 @@ def record_start(workdir: Workdir, *, step: int, given: str | None, operative: s
 
 
 def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) -> None:
-    """Adds an entry, unless its values equal the last one's."""
+    """Adds a folder with these texts to `history`, unless `operative.gin` equals that of the newest folder."""
     history.mkdir(parents=True, exist_ok=True)
     entries = sorted((int(found[1]), path) for path in history.iterdir() if (found := _ENTRY.fullmatch(path.name)))
     number, last = entries[-1] if entries else (0, history)
@@ -175,7 +175,7 @@ def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) 
 
 
 def git_revision() -> str | None:
-    """Returns the revision of the working directory's checkout, with `-dirty` if it was changed, or None."""
+    """Returns the git commit of the working directory, with `-dirty` if files have changed, or None."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=False)

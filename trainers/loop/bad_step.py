@@ -17,10 +17,10 @@ from trainers.loop.input import Input
 
 
 def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
-    """Returns the error of a non-finite step, which names the example to blame, or the first non-finite value.
+    """Returns an error that names the example that made a step non-finite, or else the first non-finite value.
 
-    It repeats the whole step on one device. If that fails, for example for lack of memory, the error names only the
-    step; so it does on a mesh, whose variables aren't on one device.
+    It repeats the whole step on one device. If the repetition fails, for example for lack of memory, the error names
+    only the step. The same is true on a mesh, whose variables aren't on one device.
     """
     if not train_step.backend.one_device_reads:
         return NotFiniteError(f"step {step} is not finite. Nothing of it was saved. {REMEDY}")
@@ -54,10 +54,10 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
 
 
 def _mend_struck(train_step: TrainStep) -> str | None:
-    """Replaces non-finite weights after an update with a finite loss but non-finite gradients or results; names them.
+    """Replaces non-finite weights with 0.01, so that the step can be repeated; returns a text that names them, or None.
 
-    Their old values are lost. With small numbers instead, the step can be repeated: a gradient that is bad because of
-    its data is bad with any weights, but one that was bad because of the weights isn't any more.
+    Such weights come from an update whose loss was finite. Their old values are lost. A gradient that is non-finite
+    because of its data remains so with any weights; one that was non-finite because of the weights becomes finite.
     """
     said = None
     for name, optimizer in train_step.optimizers.items():
@@ -71,10 +71,10 @@ def _mend_struck(train_step: TrainStep) -> str | None:
 
 
 def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
-    """Names the non-finite metrics and gradients of step `index`, phase by phase.
+    """Returns a text on the non-finite metrics and gradients of the first bad phase in step `index`, or None.
 
-    Repeats the step without tracing from the weights after it: those before it, except for updates of the phases before
-    the bad one.
+    Repeats the step without tracing, with the current weights: those before the step, with the updates of the phases
+    before the bad one.
     """
     values = dict(values)
     microbatches, _ = shape_of(values)

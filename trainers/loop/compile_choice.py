@@ -1,7 +1,7 @@
 """`Trainer.compile = "auto"`: chooses what XLA compiles, by measuring in the first seconds of a run.
 
-Each choice takes steps of the first chunk, in turns; then all variables are given back what they held, so nothing was
-trained by it. The choice is in the workdir before the first step, and a run that goes on takes the same program.
+The programs take turns on steps of the first chunk. Then all variables get their old values back, so that measuring
+trains nothing. The choice is saved in the workdir before the first step, and a resumed run uses the same program.
 """
 
 import functools
@@ -54,13 +54,13 @@ class Choosing:
         look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        """`make_program` traces a chunk as the step compiles then; `look` may leave, on all workers."""
+        """`make_program` traces a chunk with the compilation set in the step; `look` may end the run on all workers."""
         self._train_step, self._state, self._agreement = context.train_step, context.state, context.agreement
         self._make_program, self._note, self._alive, self._look, self._clock = make_program, note, alive, look, clock
         self._kept = KeptChoice(self._train_step, self._state, note=note)
 
     def choose(self, stacked: Any) -> Program:
-        """Returns the program recorded for this machine, or else the fastest one, measured with a chunk."""
+        """Returns the program recorded for this machine, or else the fastest one, measured on the chunk `stacked`."""
         remembered = self._of_chief(self._kept.here() if is_chief() else None)
         if remembered is not None:
             try:
@@ -85,7 +85,7 @@ class Choosing:
                 part.assign(value)
 
     def again(self) -> Program:
-        """Returns the run's program, wherever it was chosen, without measuring or writing."""
+        """Returns the program that the run has recorded, also for another machine; measures and writes nothing."""
         words = self._of_chief(self._kept.anywhere() if is_chief() else None)
         self._train_step.compile(what_to_compile(words or OFF))
         return self._make_program()
@@ -123,7 +123,7 @@ class Choosing:
         return chosen.program
 
     def _others(self) -> list[Compile]:
-        """Lists the choices besides "off": everything, or one update alone."""
+        """Lists the choices besides "off": XLA for everything, or for a single update, as `{"net": "xla"}`."""
         updates = list(self._train_step.specs)
         self._train_step.compile(True)
         if not self._train_step.compiles:
@@ -132,7 +132,7 @@ class Choosing:
         return [XLA, *({name: XLA} for name in alone)]
 
     def _made(self, words: Compile, stacked: Any, steps: int) -> Program:
-        """Traces and compiles a program, by taking so many steps: of an update alone, it takes one to be compiled."""
+        """Traces a program and runs `steps` steps with it; XLA compiles a single update at its first step."""
         self._train_step.compile(what_to_compile(words))
         program = self._make_program()
         program(stacked, self._place(0, 0, steps))
@@ -175,7 +175,7 @@ class Choosing:
         return self._train_step.exchange.strategy.experimental_local_results(variable)
 
     def _of_chief(self, own: Any) -> Any:
-        """Returns what the chief has from its files or clock, which counts for all."""
+        """Returns the chief's `own` on all workers, because the workers' files and clocks differ."""
         return json.loads(self._agreement.first_text(json.dumps(own) if is_chief() else None) or "null")
 
 
@@ -204,12 +204,12 @@ class KeptChoice:
         }
 
     def anywhere(self) -> Compile | None:
-        """Returns the choice, whatever it was measured for; None if none can be read."""
+        """Returns the recorded choice, for any machine and step; None if the file is missing or unreadable."""
         found = self._read()
         return found[0] if found else None
 
     def here(self) -> Compile | None:
-        """Returns the choice, if it was measured on such a machine and for such a step."""
+        """Returns the recorded choice if it was measured on a machine and for a step like these, else None."""
         if (found := self._read()) is None:
             return None
         words, where = found

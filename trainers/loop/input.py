@@ -46,11 +46,11 @@ class Chunks:
             self._ahead = thread.submit(next, self._chunks).result
 
     def close(self) -> None:
-        """Stops prefetching and waits for it, because Python's exit may wait for it for ever."""
+        """Stops the prefetching and waits until it has stopped; otherwise Python's exit may wait for it for ever."""
         self._chunks, self._ahead = iter(()), None
 
     def peek(self, *, within: bool) -> Any:
-        """Returns the chunk that contains the next step, without consuming it; the last one if that is `within` it."""
+        """Returns the chunk that contains the next step, without consuming it; `within` means the chunk taken last."""
         if within and self._taken:
             return self._taken[0]
         if self._ahead is None:
@@ -60,7 +60,7 @@ class Chunks:
 
 
 class Input:
-    """The training batches of a run, known from the number of the step alone.
+    """The training batches of a run, which the step number alone determines.
 
     `origin` counts the examples consumed before step 0; it isn't 0 after a change of batch size.
     """
@@ -124,7 +124,7 @@ class Input:
         return {key: tf.TensorSpec([microbatches, rows, *x.shape], x.dtype) for key, x in spec.items()}
 
     def batch_of(self, step: int) -> Batch:
-        """Returns the whole global batch of a step, [microbatches, rows, ...], whatever the replicas."""
+        """Returns the global batch of a step for all replicas together, [microbatches, rows, ...]."""
         return self._reader.batch(self._read_as(step), origin=self.origin)
 
     def examples_of(self, step: int) -> npt.NDArray[np.int64]:
@@ -138,7 +138,7 @@ class Input:
     def kept(self, step: int) -> dict[str, Any]:
         """Returns the input state that a checkpoint at `step` needs, besides the number of examples.
 
-        Every worker calls it; workers must have read the same examples of a stream.
+        Call it on every worker; it raises a `DataError` if a stream that is replayed differs between workers.
         """
         kept, examples = self._reader.kept(self.examples_before(step)), self.examples_before(step)
         if isinstance(self.source, Stream) and self.source.replay:
@@ -175,7 +175,7 @@ class Input:
 
 
 def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
-    """Returns the step's decoder for examples in the storage format; None if they arrive decoded.
+    """Returns the function that decodes stored examples within a step; None if the input decodes them.
 
     Decoding is free in a chunk that is one XLA program; elsewhere it adds operations to each step.
     """
@@ -185,7 +185,7 @@ def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainSte
 
 
 def reader_of(source: Source | Stream, settings: Settings, *, seed: int, as_kept: bool = False) -> Reader:
-    """Makes the reader of a run's examples; `as_kept` if steps decode them."""
+    """Makes the reader of a run's examples; `as_kept` leaves them in the storage format, for steps that decode."""
     layout = {
         "global_batch_size": settings.global_batch_size,
         "microbatches": settings.microbatches,

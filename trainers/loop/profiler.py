@@ -16,7 +16,7 @@ EXTRA = "`pip install -e '.[profile]'` brings it"
 
 
 class Profiler(ChunkHook):
-    """Profiles whole chunks of steps into `folder`: those with steps in `steps`, and one after each request.
+    """Profiles whole chunks of steps into `folder`: the chunks that contain `steps`, and one after each request.
 
     `steps` is (first, last) in a run of `total` steps. `take_wish` returns whether a profile was requested since its
     last call. With several workers only the chief profiles.
@@ -73,7 +73,7 @@ class Profiler(ChunkHook):
                 self._begin(step, last)
 
     def _ended(self) -> bool:
-        """Ends it; warns and returns false where it can't be kept, on a full disk for one: the run does as well."""
+        """Ends the profile; returns whether it was saved. If not, as on a full disk, it warns and the run continues."""
         began, self._began = self._began, None
         try:
             tf.profiler.experimental.stop()

@@ -21,10 +21,10 @@ Program = Callable[[Any, Any], object]  # called with a chunk and the position i
 
 
 class Programs:
-    """Makes the program of a chunk. `chunk` is the last traced function."""
+    """Makes the program that takes a chunk of steps. `chunk` is the function traced last."""
 
     def __init__(self, context: RunContext, *, alive: Callable[[], object], look: Callable[[], object]):
-        """`look` leaves if a signal asks for it: choosing a program takes its time."""
+        """`look` ends the run if a signal has requested this; choosing a program calls `look`, as it takes seconds."""
         self.context, self._alive, self._look = context, alive, look
         step, state = context.train_step, context.state
         spec, progress = state.input.chunk_spec, state.progress
@@ -32,20 +32,20 @@ class Programs:
         self.chunk = self._make_chunk()
 
     def make(self, stacked: Any, note: Callable[[str], object] = lambda text: None) -> Program:
-        """Traces a chunk of steps, compiled as asked for or as is found to be fastest by this one's steps."""
+        """Traces a chunk of steps, compiled as `Trainer.compile` says; "auto" measures the choices on `stacked`."""
         with self.explained():
             choosing = self._choosing(note)
             return choosing.choose(stacked) if choosing else self._traced()
 
     @functools.cached_property
     def again(self) -> Program:
-        """A chunk of steps, traced as the run has taken them: by what "auto" has chosen, wherever that was."""
+        """The program of the run's past steps: "auto" is compiled as recorded in the workdir, by any machine."""
         with self.explained():
             choosing = self._choosing(lambda text: None)
             return choosing.again() if choosing else self._traced()
 
     def begin(self, run: Program, stacked: Any) -> None:
-        """Calls a program without a step: on a mesh the first call decides in which order variables are written."""
+        """Calls the program `run` for zero steps: on a mesh the first call fixes the order of writing variables."""
         with self.explained():
             run(stacked, self.context.train_step.backend.handed(tf.zeros([3], tf.int64)))
 
@@ -58,7 +58,7 @@ class Programs:
             yield
 
     def tell(self, telemetry: Telemetry, seconds: float) -> None:
-        """Tells what was traced in so many seconds."""
+        """Reports to `telemetry` what was traced or compiled, and the `seconds` that this took."""
         step, state = self.context.train_step, self.context.state
         chunk_steps = state.input.chunk_steps
         verb = "compiled" if step.whole else "traced"
@@ -70,7 +70,7 @@ class Programs:
             telemetry.warn_once(short)
 
     def _choosing(self, note: Callable[[str], object]) -> "Choosing | None":
-        """Returns the object that chooses a program, or None on meshes and servers, where XLA compiles none."""
+        """Returns the `Choosing` for `Trainer.compile = "auto"`; None for other values, and on meshes and servers."""
         context = self.context
         if context.state.settings.compile != AUTO or context.train_step.backend.not_compiled:
             return None
@@ -79,7 +79,7 @@ class Programs:
         return Choosing(context, self._traced, note=note, alive=self._alive, look=self._look)
 
     def _traced(self) -> Program:
-        """Returns a chunk that is called through its one trace: finding that anew would cost about a millisecond."""
+        """Returns the program of a newly traced chunk; calling its one trace directly saves about a millisecond."""
         self.chunk = self._make_chunk()
         step, traced = self.context.train_step, self.chunk.get_concrete_function()
         program: Program = step.backend.program(traced, step.exchange.ledger)

@@ -18,13 +18,13 @@ class Recovery:
     """Checks for bad steps between chunks; ends the run, or lets it continue."""
 
     def __init__(self, context: RunContext, leave_capsule: LeaveCapsule | None):
-        """`leave_capsule` writes a bad step's capsule, and names it in the error that it returns."""
+        """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command."""
         self.context, self.state, self.agreement = context, context.state, context.agreement
         self.policies, self.skipping = self.state.settings.policies, self.state.skipping
         self._leave, self._told, self._capsule_left = leave_capsule, 0, False
 
     def begin(self) -> None:
-        """Ensures that there is a checkpoint to return to, at least of the beginning."""
+        """Saves a checkpoint of step 0 if the policies allow rollbacks, so that there is one to return to."""
         self._told = self.skipping.skipped if self.skipping else 0
         if self.policies.rolls_back and self.state.step == 0:
             with self.context.section("save", "the checkpoint of the beginning"):
@@ -36,9 +36,9 @@ class Recovery:
         return {**skipped, **({"rollbacks": self.state.passed_over.rollbacks} if self.policies.rolls_back else {})}
 
     def went_back(self, telemetry: Telemetry, *, saving: bool) -> bool:
-        """Returns whether the run has returned to an earlier step; raises the error of a bad step that ends it.
+        """Rolls back after a bad step; returns whether it did. Raises the step's error if the policies end the run.
 
-        If it is `saving` next, non-finite weights count as a bad step, too.
+        With `saving`, a checkpoint comes next, and non-finite weights count as a bad step, too.
         """
         self._tell_of_skipped(telemetry)
         bad = self._bad_step(telemetry) or (self._unfit(telemetry) if saving else None)
@@ -57,7 +57,7 @@ class Recovery:
         return True
 
     def leave_capsule(self, error: TapeloopError, step: int, telemetry: Telemetry) -> TapeloopError:
-        """Writes a bad step's capsule; returns the error with the command that replays it."""
+        """Writes a bad step's capsule (failure snapshot); returns `error` with the command that replays the step."""
         try:
             self.state.saves.settle(telemetry.note)  # the step is done again from the newest checkpoint
         except CheckpointError as unwritten:
@@ -70,7 +70,7 @@ class Recovery:
         return error
 
     def _bad_step(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
-        """Returns the bad step that ended the last chunk, if any, with its kind and its error."""
+        """Returns (step, kind, error) of the bad step that ended the last chunk, or None."""
         step = int(self.state.progress.bad_step)
         if step == ALL_WELL:
             return None
@@ -85,16 +85,16 @@ class Recovery:
             return step, NOT_FINITE, self.leave_capsule(error, step, telemetry)
 
     def _unfit(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
-        """Returns the last step, if it left non-finite weights and the run may roll back."""
+        """Returns (step, kind, error) of the last step if its weights are non-finite and rollbacks are allowed."""
         if self.policies.on_nonfinite != ROLLBACK:
             return None  # saving raises it
         unfit, step = self.agreement.first_text(self.state.unfit()), self.state.step - 1
         return (step, NOT_FINITE, self.leave_capsule(NotFiniteError(unfit), step, telemetry)) if unfit else None
 
     def _go_back(self, step: int, error: TapeloopError, telemetry: Telemetry) -> None:
-        """Restores the newest checkpoint, and saves it again with the position after the skipped examples.
+        """Restores the newest checkpoint, and saves it again with the data position after the skipped examples.
 
-        If the run is killed before that save, it meets the bad step again; after it, it doesn't.
+        A run killed before this save meets the bad step again; a run killed later doesn't.
         """
         state = self.state
         state.saves.settle(telemetry.note)
@@ -114,7 +114,7 @@ class Recovery:
         telemetry.note(f"resuming from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
 
     def _tell_of_skipped(self, telemetry: Telemetry) -> None:
-        """Warns of steps skipped since the last check; writes a capsule of the first one."""
+        """Warns of steps skipped since the last check; writes a capsule once a run, for a non-finite step."""
         if self.skipping is None or (skipped := self.skipping.skipped) == self._told:
             return
         count, self._told, bad = skipped - self._told, skipped, self.skipping.last

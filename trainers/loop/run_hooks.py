@@ -20,7 +20,7 @@ MARGIN = 0.1  # relative to the lowest held-out loss; evaluations vary by chance
 
 
 class Divergence:
-    """Tells whether a run overfits: it gets better on its training examples, and worse on those held out."""
+    """Detects overfitting: the training loss falls while the held-out loss rises."""
 
     def __init__(self) -> None:
         self._training: float | None = None
@@ -28,11 +28,11 @@ class Divergence:
         self._worse = False  # whether the last evaluation was worse although training was better
 
     def trained(self, figures: Mapping[str, float]) -> None:
-        """Takes the metrics of a metric line."""
+        """Records the training loss of a metric line."""
         self._training = figures.get(LOSS)
 
     def held_out(self, step: int, figures: Mapping[str, float]) -> str | None:
-        """Takes the metrics of an evaluation; returns a warning at the second one in a row that is worse."""
+        """Records an evaluation's loss; returns a warning if this and the previous evaluation show overfitting."""
         loss, training, best = figures.get(LOSS), self._training, self._best
         if loss is None or training is None or math.isnan(loss):  # NaN compares with nothing
             return None
@@ -56,12 +56,12 @@ class Divergence:
         return {"training": self._training, "best": self._best, "worse": self._worse} if self._best else {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restores it."""
+        """Restores the state from a checkpoint."""
         self._training, self._best, self._worse = state["training"], dict(state["best"]), state["worse"]
 
 
 class LogMetrics(Hook):
-    """Writes a metric line, the weighted means since the last one."""
+    """Writes a metric line: the weighted means since the previous line."""
 
     def __init__(self, every: int | None, divergence: Divergence):
         super().__init__(every)
@@ -116,7 +116,7 @@ class SaveCheckpoint(Hook):
 
 
 class KillAfter(Hook):
-    """Simulates a crash: sends SIGKILL after the given step's chunk, once its checkpoint is written."""
+    """Simulates a crash: sends SIGKILL after the chunk with step `every`, once its checkpoint is written."""
 
     def due(self, step: int, steps: int) -> bool:
         return self.every is not None and step >= self.every
@@ -127,7 +127,7 @@ class KillAfter(Hook):
 
 
 def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
-    """Lists the hooks of a run in order; the user's come after the metric line, and before saving."""
+    """Lists the hooks of a run in order; the user's hooks come after the metric line, and before saving."""
     divergence = Divergence()
     hooks: list[Hook] = [LogMetrics(settings.log_every, divergence), *settings.hooks]
     if evaluates:
@@ -140,7 +140,7 @@ def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
 def chunk_hooks(
     state: RunState, meter: Meter, program: Callable[[], object], preemption: Preemption
 ) -> list[ChunkHook]:
-    """Lists what follows each chunk of every run; `program` returns the traced chunk."""
+    """Lists the hooks that every run calls after each chunk; `program` returns the traced chunk."""
     settings = state.settings
     profiler = Profiler(
         state.workdir.events,
@@ -153,10 +153,10 @@ def chunk_hooks(
 
 
 class Unmoved(ChunkHook):
-    """Warns once of parameters of half precision that the first steps leave as they were: updates are rounded away.
+    """Warns once of half-precision parameters that the first steps leave unchanged: updates are rounded away.
 
-    It remembers what they begin with until their phase has taken a step. If no parameter is of half precision, nothing
-    is read; the steps themselves compute nothing for it.
+    It keeps the parameters' initial values until their phase has taken a step. It reads only half-precision parameters,
+    and adds no work to the steps.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class Unmoved(ChunkHook):
         self._steps = {phase: int(self._waiting[phase].step.numpy()) for phase, _ in self._values}
 
     def after_chunk(self, run: Run) -> None:
-        """Compares parameters whose phases have taken steps, and forgets them."""
+        """Compares parameters with their initial values once their phase has taken a step, and drops these values."""
         for phase, before in list(self._steps.items()):
             optimizer = self._waiting[phase]
             if taken := int(optimizer.step.numpy()) - before:
@@ -209,7 +209,7 @@ class HookCalls:
     """Calls the hooks of a run in order, and ends the run if one of them asks for it."""
 
     def __init__(self, context: RunContext, hooks: Sequence[Hook], followers: Sequence[ChunkHook]):
-        """`followers` follow each chunk before `hooks` do."""
+        """`followers` are called after each chunk, before `hooks`."""
         self.hooks, self._followers = hooks, followers
         self._state, self._agreement, self._section = context.state, context.agreement, context.section
         self._stop_reason: str | None = None
@@ -243,7 +243,7 @@ class HookCalls:
             hook.after_chunk(run)
 
     def close(self) -> None:
-        """Frees what they hold."""
+        """Calls `close` of all hooks."""
         for hook in (*self._followers, *self.hooks):
             hook.close()
 
@@ -256,9 +256,9 @@ class HookCalls:
         self._stop_reason = self._stop_reason or reason
 
     def call(self, due: Sequence[Hook], run: Run) -> None:
-        """Calls the hooks that are due; if one of them stops the run, also those due at its end.
+        """Calls the hooks in `due`; if one of them stops the run, also calls the hooks due at the run's end.
 
-        The checkpoint of that moment records the stop: a run killed after it stays stopped.
+        The checkpoint saved then records the stop: a run killed afterwards stays stopped.
         """
         ends = False
         with self._section("hook", "what follows a hook"):  # here a worker may wait for another's hook

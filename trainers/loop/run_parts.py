@@ -31,11 +31,11 @@ class Part:
         """Raises a `ConfigurationError` if the run can't resume from this checkpoint."""
 
     def state(self, step: int) -> Mapping[str, Any]:
-        """Returns its state for a manifest at `step`, by key; every worker calls it."""
+        """Returns {key: state} for the manifest of a checkpoint at `step`; call it on every worker."""
         raise NotImplementedError
 
     def load(self, manifest: checkpoint.Manifest) -> None:
-        """Restores its state from a manifest."""
+        """Restores this part's state from a manifest."""
 
 
 class Origin(Part):
@@ -86,7 +86,7 @@ class Beginnings(Part):
 
 
 class Place(Part):
-    """The position in the data, besides the manifest's number of examples."""
+    """The position in the training data, in addition to the number of examples in the manifest."""
 
     def __init__(self, input: Input):
         self._input = input
@@ -100,7 +100,7 @@ class Place(Part):
 
 
 class HookStates(Part):
-    """The state of hooks, including that before the first step if the run may return to it."""
+    """The states of the hooks; if the run may roll back, also their states before the first step."""
 
     def __init__(self, hooks: Sequence[Hook], settings: Settings):
         self._hooks = hooks
@@ -135,7 +135,7 @@ class HookStates(Part):
 
 
 class PassedOver(Part):
-    """The number of consecutive skipped steps, and of rollbacks."""
+    """The numbers of consecutive skipped steps and of rollbacks."""
 
     def __init__(self, skipping: Skipping | None):
         self.skipping, self.rollbacks = skipping, 0
@@ -155,8 +155,8 @@ class PassedOver(Part):
 class Ending(Part):
     """The last reported metrics, and the outcome of the run.
 
-    `stopped` is a hook's reason for ending the run early. `complete` is True once the metrics of the end are among the
-    `reported` ones. `measured` is a step and the metrics reported there.
+    `stopped` is a hook's reason for ending the run early. `reported` holds the last metrics by name; `complete` is True
+    once they include the metrics at the run's end. `measured` is (step, the metrics reported at that step).
     """
 
     def __init__(self, workdir: Workdir, settings: Settings):
@@ -185,7 +185,7 @@ class Ending(Part):
         return found
 
     def load(self, manifest: checkpoint.Manifest) -> None:
-        """Restores it; a run stopped by a hook stays over, unless it gets more steps or other hooks."""
+        """Restores the outcome; a run that a hook stopped stays over, unless given more steps or other hooks."""
         self.stopped, self.reported, self.complete = None, {}, False
         self.measured = manifest.step, dict(checkpoint.kept_of(manifest.extra).get("measured", {}))
         stop, reported = kept(manifest, "stop"), kept(manifest, "reported")

@@ -1,4 +1,4 @@
-"""All that a run resumes from, saved and restored as one checkpoint, and the context that its parts share."""
+"""The state that a run resumes from, saved and restored as one checkpoint, and the context that the loop shares."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from trainers.workdir import Workdir
 class RunState:
     """Variables, pending metric sums, the step, and the named parts of a run.
 
-    `takes` is what takes the steps of a chunk in another way than one by one, if anything does.
+    `takes` runs the steps of a chunk in rounds of local steps, or skips bad ones; None if steps are run one by one.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class RunState:
             raise
 
     def save(self, *, warn: Callable[[str], None] = print) -> Path:
-        """Starts to save a checkpoint of this step; returns its future path.
+        """Starts saving a checkpoint of the current step; returns the path that it will have.
 
-        Every worker calls it, and writes its shards, if any.
+        Call it on every worker; each worker writes its shards, if any.
         """
         self.check_replicas()  # diverged replicas aren't saved
         if unfit := self.unfit():
@@ -115,7 +115,7 @@ class RunState:
         )
 
     def unfit(self) -> str | None:
-        """Returns a text on a non-finite variable, which prevents saving, or None."""
+        """Returns a message about the first non-finite variable, which prevents saving, or None."""
         for path, variable in self.variables.items():
             if variable.dtype.is_floating and not tf.reduce_all(tf.math.is_finite(variable)):
                 return (
@@ -125,14 +125,14 @@ class RunState:
         return None
 
     def tidy(self, *, warn: Callable[[str], None] = print) -> None:
-        """Removes what the last save of a finished run, if it was killed, would have removed: no other one will."""
+        """Removes old checkpoints of a finished run, in case a kill prevented the last save from doing so."""
         if is_chief():
             self.saves.keeper.tidy(self.step, warn)
 
     def restore(self, manifest: checkpoint.Manifest, *, optimizers: bool = True) -> bool:
-        """Resumes from a checkpoint; returns whether its metric line in flight resumes as well.
+        """Resumes from a checkpoint; returns whether its unfinished metric line continues as well.
 
-        Without `optimizers`, their state isn't restored; they may then differ from the checkpoint's.
+        `optimizers=False` leaves optimizer state as it is; the optimizers may then differ from the checkpoint's.
         """
         for part in self.parts:
             part.check(manifest)
@@ -151,7 +151,7 @@ class RunState:
         return same
 
     def go_back(self, manifest: checkpoint.Manifest) -> None:
-        """Resumes from an earlier checkpoint with the next examples; those since then are skipped."""
+        """Returns to an earlier checkpoint; skips the examples read since then, and continues with the next ones."""
         rollbacks = self.passed_over.rollbacks
         examples, stream = self.input.examples_before(self.step), self.input.kept(self.step)
         self.hook_states.begin_again(manifest)
@@ -169,10 +169,10 @@ class RunState:
             optimizer.restart()
 
     def go_on_with_fresh_optimizers(self, manifest: checkpoint.Manifest) -> bool:
-        """Resets all optimizers after a restore; returns whether the checkpoint may be replaced at once.
+        """Resets all optimizers after a restore; returns whether a new checkpoint may replace `manifest` at once.
 
-        It may not if it is the best checkpoint by its averaged weights. If the run is killed before the next one, the
-        same command restarts there.
+        It may not if `manifest` is the best checkpoint, measured with averaged weights. If the run is then killed
+        before the next checkpoint, the same command resets the optimizers at `manifest` again.
         """
         self.restart_optimizers()
         self.beginnings.record[RESTART] = {"step": self.step}
@@ -185,7 +185,7 @@ class RunState:
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """One training, for the objects that its loop is made of."""
+    """The objects of one training run that the parts of its loop share."""
 
     experiment: Experiment
     train_step: TrainStep
@@ -195,7 +195,7 @@ class RunContext:
 
 
 def peers_of(backend: Backend) -> checkpoint.Peers:
-    """Returns which worker this is among those that have to save together: of replicas the chief holds everything."""
+    """Returns the `Peers` that save a checkpoint's shards together; of replicas, the chief alone saves."""
     membership = joined()
     if membership is None or not backend.saves_in_parts:
         return checkpoint.Peers()

@@ -35,9 +35,9 @@ class Meter:
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """Times a section of the run: a wait for data, or a pause of the training; others count as training.
+        """Times the section `name`: `data` is waiting, and `PAUSES` are pauses; other sections count as training.
 
-        Sections within a pause count as part of it.
+        Sections within a pause count as part of the pause.
         """
         began, outermost = self.clock(), self._pause_began is None
         if name in PAUSES and outermost:
@@ -59,20 +59,20 @@ class Meter:
         }
 
     def take(self, examples_per_step: int) -> dict[str, float]:
-        """Returns the same, and restarts."""
+        """Returns the same metrics as `figures`, and restarts the counts."""
         figures = self.figures(examples_per_step)
         self.steps, self._began, self._waited, self._paused = 0, self._now(), 0.0, 0.0
         return figures
 
     def _now(self) -> float:
-        """Returns the time at which training last continued."""
+        """Returns the current time, or the time at which the current pause began."""
         return self.clock() if self._pause_began is None else self._pause_began
 
 
 def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
-    """Returns the weighted means of updates' sums; with several updates, names begin with the phase.
+    """Returns {metric: weighted mean} of each phase's `sums`; with several phases, names are as `d/loss`.
 
-    With two updates, adds the ratio of their gradient norms, the second's over the first's.
+    With two phases, adds the ratio of the second phase's gradient norm to the first's.
     """
     if len(sums) == 1:
         return means(next(iter(sums.values())))
@@ -88,7 +88,7 @@ def rate_figures(
 ) -> Callable[[], dict[str, float]]:
     """Returns a function that reads learning rates; with several optimizers, names begin with the phase.
 
-    The rate of the `outer` rule of local steps is `outer/learning_rate`.
+    `outer` is the optimizer between rounds of local steps; its rate is `outer/learning_rate`.
     """
     named = {f"{phase}/" if len(optimizers) > 1 else "": optimizer for phase, optimizer in optimizers.items()}
     readers = {before: last_rates(x) for before, x in (named | ({"outer/": outer} if outer else {})).items()}
@@ -120,7 +120,7 @@ class Gauges(ChunkHook):
         self._gauges: Mapping[str, Gauge] | None = None
 
     def begin(self, run: Run) -> None:
-        """Measures the devices' peak speed; not in the chief of asynchronous training, which has none."""
+        """Measures the devices' peak speed, except on a chief of parameter servers, which takes no steps."""
         run.telemetry.progress(run.step)
         if not run.telemetry.live:
             return
@@ -170,7 +170,7 @@ def measured_peak(devices: Sequence[str]) -> float:
 
 
 def best_seconds(fn: Callable[..., tf.Tensor], *given: tf.Tensor, within: float = SECONDS) -> float:
-    """Returns the shortest time of a call of a traced `fn`, which returns one number, `within` this many seconds."""
+    """Traces `fn`, which returns one number, and calls it for `within` seconds; returns the shortest call's seconds."""
     traced: Any = tf.function(fn, autograph=False).get_concrete_function(*map(tf.TensorSpec.from_tensor, given))
     traced(*given).numpy()
     began, best = time.perf_counter(), float("inf")

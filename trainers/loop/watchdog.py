@@ -1,8 +1,8 @@
 """Watchdog: notices a section of the run without progress, such as an endless hook or a hanging file system.
 
-Heartbeats between workers come from a thread, and continue while the main thread hangs. So the main thread reports each
-section and its progress, and a watchdog thread checks these reports. It also learns the longest normal pause of each
-section.
+Heartbeats between workers come from a separate thread, and continue while the main thread hangs. So the main thread
+reports each section and its progress, and a watchdog thread checks these reports. The watchdog also learns the longest
+normal pause of each section.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Life = tuple[str, str]
 
 
 class Hang(NamedTuple):
-    """A pause that was too long."""
+    """A pause of `section` that exceeded `limit` seconds; `what` describes the activity."""
 
     section: str
     what: str
@@ -33,7 +33,7 @@ class Hang(NamedTuple):
 
 
 class Watchdog:
-    """Records the current section and its progress; checks them while it is `awake`."""
+    """Records the run's current section and progress; a thread checks both within `awake`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -42,15 +42,15 @@ class Watchdog:
         self._asleep = threading.Event()
 
     def begin(self, section: str, what: str) -> None:
-        """Records that a section of `trainers.options.deadlines.LEAST` begins, at little cost."""
+        """Records at little cost that a section begins; `section` is a key of `trainers.options.deadlines.LEAST`."""
         self._ended.add(self._life)
         self._life = (section, what)
 
     @contextlib.contextmanager
     def section(self, section: str, what: str) -> Iterator[None]:
-        """Records that a section begins, and at its end that the outer one resumes.
+        """Records that a section begins, and at the block's end that the outer section resumes.
 
-        After an error the section stays: the rest of the process counts as part of it.
+        If the block raises an error, the section stays the current one for the rest of the process.
         """
         outer = self._life
         self.begin(section, what)
@@ -79,8 +79,8 @@ class Watchdog:
     ) -> Iterator[None]:
         """Calls `on_hang` once, in a thread, with a section that has shown no progress for too long.
 
-        `beside` return the last progress reports of other threads while these work. Pauses of a thread that
-        `is_waiting` for another process aren't learnt.
+        Each function of `beside` returns another thread's last progress report, or None if that thread is idle. While
+        `is_waiting()` is true, this process waits for another one, and limits ignore the learnt pauses.
         """
         shortest = limits.shortest
         if shortest is None:
@@ -135,7 +135,7 @@ class _Longest:
         self._seconds[learner] = max(self._seconds.get(learner, 0.0), seconds)
 
     def of(self, life: Life) -> float | None:
-        """Returns the longest pause; None if the section has never ended, 0 if it was never checked."""
+        """Returns the longest pause in seconds; None if the section has never ended, 0 if no check has seen it."""
         learner = _learner(life)
         unseen = 0.0 if any(_learner(each) == learner for each in self._ended.copy()) else None
         return self._seconds.get(learner, unseen)
@@ -155,7 +155,7 @@ class _Silence:
         self._since = 0.0
 
     def look(self, now: float, *, late: bool) -> tuple[Life, float, float | None] | None:
-        """Returns the last report, its age, and the longest pause of its section, if known."""
+        """Returns the last progress report, its age in seconds, and its section's longest pause; None if idle."""
         life = self._last_sign()
         if life is not self._seen or late:
             if self._seen and not late:
