@@ -1,4 +1,4 @@
-"""Strategies for gin files, and the backend of each, with the exchange between its replicas."""
+"""Strategies that gin files can name, their backends, and the exchange of values between replicas."""
 
 import importlib
 from typing import Any

@@ -1,7 +1,7 @@
-"""`Backend`: everything that depends on the kind of a strategy: variables, checks, exchange, programs, capabilities.
+"""`Backend`: variables, checks, exchange and programs, as far as they depend on the kind of strategy.
 
-`Backend` itself serves replicas that each hold a whole copy: one device, mirrored, multi-worker and TPU. Other kinds
-override what differs, and register their strategies:
+`Backend` itself serves strategies whose replicas each hold a whole copy: one device, mirrored, multi-worker and TPU.
+For other kinds, a subclass overrides the methods that differ, and registers its strategy:
 
     @register(MyStrategy)
     class MyBackend(Backend):
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Backend:
-    """The interface of a `strategy` for engine and trainer."""
+    """The interface through which engine and trainer use a `strategy`."""
 
     how = "on replicas"  # names the kind in errors
 
@@ -49,7 +49,7 @@ class Backend:
         self.strategy = strategy
 
     def __str__(self) -> str:
-        """Counts the devices, in words."""
+        """Returns the number of replicas as text, such as "2 replicas"."""
         replicas = self.strategy.num_replicas_in_sync
         return f"{replicas} replica{'s' if replicas > 1 else ''}"
 
@@ -58,23 +58,23 @@ class Backend:
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
-        """Returns the task that `make()` makes in the strategy's scope, after the checks of its variables."""
+        """Returns the task that `make()` makes in the strategy's scope."""
         return self.make_whole(make)
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer for variables of `task` that `make()` makes in the strategy's scope."""
+        """Returns the optimizer that `make()` makes in the strategy's scope; it trains variables of `task`."""
         return self.make_whole(make)
 
     def make_whole(self, make: Callable[[], T]) -> T:
-        """Returns what `make()` makes in the strategy's scope, with each variable whole on each device."""
+        """Returns the result of `make()` in the strategy's scope, with each variable stored whole on each device."""
         return made(make, self.strategy.scope)
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns the scope of variables that are equal on all replicas and stored once."""
+        """Returns a scope for making variables that all replicas share and only one device stores."""
         return tf.device(self.strategy.extended.worker_devices[0])
 
     def bytes_per_device(self, variable: tf.Variable) -> int:
-        """Returns the bytes of a variable on each device."""
+        """Returns the number of bytes of `variable` that each device stores."""
         return int(variable.dtype.size * variable.shape.num_elements())
 
     @property
@@ -87,7 +87,7 @@ class Backend:
         return "every replica"
 
     def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
-        """Returns how much of `variables` each device holds, if it isn't all of them."""
+        """Returns a text on the share of `variables` that each device holds; None if each holds all."""
         return None
 
     # Checks.
@@ -95,71 +95,71 @@ class Backend:
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Raises for a task that can't be trained with the strategy."""
+        """Raises a `ConfigurationError` for a task that can't be trained with the strategy."""
 
     def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
-        """Raises for settings of the strategy that don't fit the optimizers of `task`."""
+        """Raises a `ConfigurationError` if settings of the strategy don't fit the `optimizers` of `task`."""
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises for a batch that the devices can't share evenly; `what` is its size."""
+        """Raises if the devices can't share `rows` evenly; the error calls the number of rows `what`."""
 
     def check_local_steps(self) -> None:
-        """Raises for `Trainer.local_steps` if replicas hold no separate copies, or never synchronize."""
+        """Raises a `ConfigurationError` if the strategy can't be used with `Trainer.local_steps`."""
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises for unsupported bad-step policies, as bound in gin: skipping steps, or rolling back."""
+        """Raises for unsupported policies for bad steps: gin bindings that skip steps, and bindings that roll back."""
 
     # Steps.
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes the exchange for all communication between devices; it sends float32 gradients as `reduce_in`."""
+        """Makes the exchange for communication between devices; float32 gradients are sent as `reduce_in`."""
         return Exchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: Any, stacked_spec: Mapping[str, tf.TensorSpec], progress: Any) -> Any:
-        """Makes the program of a chunk of steps; None means the engine's loop in one traced function."""
+        """Makes the program that runs a chunk of steps; None means the engine's loop in one traced function."""
         return None
 
     def rounds(self, train_step: Any, assembly: Any) -> Any:
-        """Makes the object that takes a chunk's steps in rounds; None means one step after another."""
+        """Makes the object that runs a chunk's steps in rounds of local steps; None means single steps."""
         return None
 
     def settle(self, program: Any) -> None:
-        """Waits until all steps that a traced chunk has scheduled are done: replicas take them in order."""
+        """Waits until all steps that `program`, a traced chunk, has scheduled are done; replicas needn't wait."""
 
     def figures(self, program: Any) -> dict[str, float]:
-        """Returns metrics of the steps that a traced chunk has scheduled since the last call."""
+        """Returns metrics, `{name: number}`, of the steps that `program` has scheduled since the last call."""
         return {}
 
     # Programs.
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value of the host in the form that a traced function takes."""
+        """Converts a tensor of the host to the form that a traced function takes; `taken` converts it back."""
         return value
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns, in a traced function, the value of `dtype` that was passed as `handed`."""
+        """Converts, in a traced function, an argument that `handed` made back to `dtype`."""
         return value
 
     def by_rows(self, value: Any, axis: int) -> Any:
-        """Shards a value by its rows, its axis `axis`; replicas have their own rows already."""
+        """Shards a value over the devices along its rows axis, `axis`; replicas have their own rows already."""
         return value
 
     def around_loop(self) -> AbstractContextManager[Any]:
-        """Returns the scope in which a loop around `Exchange.run` is traced."""
+        """Returns the scope for tracing a loop that calls `Exchange.run`."""
         return contextlib.nullcontext()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns a callable for a concrete function, or raises; its first call completes the `ledger`."""
+        """Returns a callable for the concrete `function`; the first call completes the `ledger`."""
         return function
 
     # Processes.
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a function that raises a `DriftError` if devices that should hold the same values don't."""
+        """Returns a function that raises a `DriftError` if devices that should hold equal `variables` don't."""
         return replica_drift_check(self.strategy, variables)
 
     def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns a function that sums a value over the replicas: each contributes that of its process."""
+        """Returns a function that sums a value over the replicas; each replica contributes the value of its process."""
         exchange = Exchange(self.strategy)
         return tf.function(
             lambda x: exchange.reduce(exchange.run(tf.identity, x), phase="agreement", what="what workers know"),

@@ -1,7 +1,7 @@
 """Connects the workers' TensorFlow servers within a time limit.
 
-The constructor of TensorFlow's strategy holds Python's lock until all workers have connected: no other thread can
-detect a lost worker meanwhile, and no signal handler runs.
+The constructor of TensorFlow's strategy holds Python's global lock until all workers have connected. Until then, no
+other thread can detect a lost worker, and no signal handler runs.
 """
 
 import signal
@@ -21,7 +21,7 @@ CONNECTING_SECONDS = 30.0  # takes less than one second if all workers are alive
 
 
 def bound_connecting(workers: int, *, seconds: float) -> None:
-    """Makes the next strategy raise an error if workers don't connect within `seconds`."""
+    """Makes the constructor of the next strategy raise an error if not all `workers` connect within `seconds`."""
     config = config_pb2.ConfigProto().experimental.coordination_config
     config.coordinated_job_list.add(name="worker", num_tasks=workers)
     # By default the strategy configures the same, without a limit.
@@ -36,9 +36,9 @@ def bound_connecting(workers: int, *, seconds: float) -> None:
 
 
 def connected(make: Callable[[Cluster], T], *, meeting: float, peer: float) -> T:
-    """Returns what `make` makes of the cluster, after a rendezvous of all workers within `meeting` seconds.
+    """Waits at most `meeting` seconds for all workers, then returns `make(cluster)`.
 
-    From then on, a worker that is silent for `peer` seconds is lost, and the run ends.
+    From then on, a worker that is silent for `peer` seconds counts as lost, and the run ends.
     """
     membership = join(deadline=meeting)
     # No `timeout_seconds` for collectives: TensorFlow starts a thread per collective that sleeps so long. The

@@ -1,8 +1,8 @@
 """Replica consistency check: whether all replicas hold the same variables, bit for bit.
 
-Each variable is reduced to one number per replica: a sum of its bits, weighted with odd numbers so that positions
-count, modulo 2^64. A single changed bit always changes it, and any other change almost surely does. Variables are
-processed one by one, large ones in blocks, so that the check fits into the memory of a step.
+Each replica reduces each variable to one fingerprint: the sum, modulo 2^64, of its values' bits, each times an odd
+number that depends on the position. A single changed bit always changes the fingerprint, any other change almost
+surely. Variables are processed one by one, large ones in blocks, so the check fits into the memory of a step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ _BLOCK = 1 << 20  # values
 
 
 def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """Returns a function that raises a `DriftError` naming the variables and the replicas that differ."""
+    """Returns a function that raises a `DriftError`, with the variables and replicas that differ, if any do."""
     exchange = Exchange(strategy)
     if not exchange.networked:  # a one-device variable has no copies in a single process
         variables = {path: v for path, v in variables.items() if len(strategy.experimental_local_results(v)) > 1}
@@ -45,7 +45,7 @@ def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str
 
 
 def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
-    """Returns the fingerprint of each value; each is read after the previous one is done."""
+    """Returns an int64 vector with the fingerprint of each value that `reads` return, computed one by one."""
     own: list[tf.Tensor] = []
     for read in reads:
         with tf.control_dependencies(own[-1:]):
@@ -54,7 +54,7 @@ def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
 
 
 def refuse_drift(differs: npt.NDArray[np.bool_], what: str, expected: str, paths: Sequence[str]) -> None:
-    """Raises a `DriftError` if any row differs in any column."""
+    """Raises a `DriftError` if any entry of `differs`, a table of replicas (or devices) by variables, is true."""
     if not np.any(differs):
         return
     drifted = np.array(paths)[differs.any(axis=0)]

@@ -16,14 +16,14 @@ _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 def replica_here() -> int | None:
-    """Returns the replica that is being traced; `None` outside replicas, and if one trace serves all (on TPUs)."""
+    """Returns the number of the replica being traced; None outside replicas, or if one trace serves all (TPUs)."""
     context = tf.distribute.get_replica_context()
     number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
     return None if number is None else int(number)
 
 
 class Exchange:
-    """The exchange between replicas that each hold a whole copy; subclasses serve other strategies."""
+    """Communication between replicas that each hold all variables; subclasses serve other strategies."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         self.strategy = strategy
@@ -41,25 +41,25 @@ class Exchange:
             )
 
     def begin(self, step: tf.Tensor) -> None:
-        """Forgets an earlier trace: `step` is about to be traced."""
+        """Clears the ledger of an earlier trace; call it before `step` is traced."""
         self.ledger.clear()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica. A per-replica value among `args` gives each replica its part."""
+        """Calls `fn` on every replica. Each replica gets its own part of per-replica values in `args`."""
         return self.strategy.run(fn, args=args)
 
     def refresh(self) -> None:
-        """Makes the next phase read the current weights; replicas hold them already."""
+        """Makes the next phase read the current weights; here replicas hold them already."""
 
     def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
-        """Returns the result of `write(*values)` on the devices of the `parameters` of the update `phase`.
+        """Calls `write(*values)` on the devices that store the `parameters` of update `phase`; returns its result.
 
-        The `values` are its gradients, its other sums, and whether all is well.
+        The `values` are the update's gradients, its other sums, and whether the step is healthy.
         """
         return self.first(self.run(write, *values))
 
     def first(self, values: Any) -> Any:
-        """Returns each value's component for this process's first replica."""
+        """Returns, for each per-replica value in the nest `values`, the part of this process's first replica."""
         return tf.nest.map_structure(lambda x: self.strategy.experimental_local_results(x)[0], values)
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
@@ -72,7 +72,7 @@ class Exchange:
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def reduce(self, values: Any, *, phase: str, what: str) -> Any:
-        """Sums a nest over the replicas, in cross-replica context, so that the result leaves the replicas."""
+        """Sums a nest of per-replica values over the replicas, in cross-replica context; returns the sums once."""
         if self.replicas == 1:
             return self.first(values)
         flat = tf.nest.flatten(values)
@@ -86,7 +86,7 @@ class Exchange:
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def gather(self, value: Any, phase: str) -> tf.Tensor:
-        """Gathers a value from the replicas onto one device, in row order."""
+        """Gathers the replicas' rows of `value` onto one device, in the order of the replicas."""
         part = self.first(value)
         carrier = self._carrier(part.dtype, phase)
         self.ledger.add(Collective(phase, VALUES, carrier.name, carrier.size * part.shape.num_elements()))
@@ -97,7 +97,7 @@ class Exchange:
         return tf.ensure_shape(whole, [part.shape[0], part.shape[1] * self.replicas, *part.shape[2:]])
 
     def split(self, value: tf.Tensor, phase: str) -> Any:
-        """Scatters a value from one device over the replicas: each gets only its own rows."""
+        """Scatters a value [microbatches, rows, ...] from one device over the replicas: each gets only its own rows."""
         rows = value.shape[1] // self.replicas
         size = value.dtype.size * value.shape.num_elements() // self.replicas
         self.ledger.add(Collective(phase, VALUES, value.dtype.name, size))
@@ -109,7 +109,7 @@ class Exchange:
         return self.strategy.experimental_distribute_values_from_function(part)
 
     def note_broadcast(self, values: Any, phase: str) -> None:
-        """Logs values that are about to be sent from one device to every replica."""
+        """Logs in the ledger that `values` are sent from one device to every replica."""
         if self.replicas > 1:
             flat = tf.nest.flatten(values)
             size = sum(x.dtype.size * x.shape.num_elements() for x in flat)
@@ -117,7 +117,7 @@ class Exchange:
             self.ledger.add(Collective(phase, GRADIENTS, dtypes, size))
 
     def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
-        """Returns the function with which synchronised layers of `phase` sum their `Statistics`."""
+        """Returns a function that sums `Statistics` over the replicas, for synchronised layers of `phase`."""
         return lambda sums: self.sum(sums, phase=phase, what=STATISTICS)
 
     def _all_reduce(self, values: list[Any], phase: str, what: str) -> list[Any]:
@@ -150,7 +150,7 @@ class Exchange:
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
     def _carrier(self, dtype: tf.DType, phase: str) -> tf.DType:
-        """Returns the dtype for sending values of `dtype`; TensorFlow sends few between processes."""
+        """Returns the dtype in which values of `dtype` are sent; between processes, TensorFlow supports few dtypes."""
         if not self.networked or dtype in _SENT:
             return dtype
         if dtype == tf.bool or (dtype.is_integer and dtype.size < 4):
@@ -164,7 +164,7 @@ class Exchange:
 
 
 class Messages:
-    """Packs values for sending: small ones of one type into one message, since messages queue; large ones uncopied."""
+    """Packs values for sending: joins small values of one dtype to one message, and sends large ones uncopied."""
 
     def __init__(self, flat: Sequence[Any], *, large: int = _LARGE):
         self.shapes = [x.shape for x in flat]
@@ -176,12 +176,12 @@ class Messages:
         self.large = [i for i in range(len(flat)) if not any(i in group for group in self.groups)]
 
     def pack(self, flat: Sequence[Any]) -> list[Any]:
-        """Returns one vector for each group, and each large value."""
+        """Returns the messages: one vector for each dtype of small values, then each large value."""
         packed = [tf.concat([tf.reshape(flat[i], [-1]) for i in group], 0) for group in self.groups]
         return [*packed, *(flat[i] for i in self.large)]
 
     def unpack(self, messages: Sequence[Any]) -> list[Any]:
-        """Returns the values in their original order."""
+        """Returns the values of `messages` in their original order and shapes."""
         flat = dict(zip(self.large, messages[len(self.groups) :], strict=True))
         for group, vector in zip(self.groups, messages, strict=False):
             parts = tf.split(vector, [self.shapes[i].num_elements() for i in group])

@@ -1,4 +1,4 @@
-"""The collective log (ledger): where a step's collectives are, of what, and how large; known after tracing.
+"""The collective log (ledger): phase, content and size of each of a step's collectives, known after tracing.
 
 >>> ledger = Ledger()
 >>> ledger.add(Collective("net", "gradients", "float32", 4000, replica=0))
@@ -14,7 +14,7 @@ VARIABLES = "variables"
 
 
 class Collective(NamedTuple):
-    """One collective, as seen by one of its replicas."""
+    """One collective, as one of the replicas logs it."""
 
     phase: str
     what: str  # "gradients" or "variables" with what is sent along, "statistics", "rows" of all, "values" moved
@@ -25,25 +25,25 @@ class Collective(NamedTuple):
 
 
 class Ledger:
-    """The collectives of one traced step, in order."""
+    """The collectives of one traced step, in order of tracing."""
 
     def __init__(self) -> None:
         self._entries: list[Collective] = []
 
     def add(self, entry: Collective) -> None:
-        """Logs a collective; each replica of the process logs its own end of it."""
+        """Logs a collective; each replica of the process logs its own entry."""
         self._entries.append(entry)
 
     def clear(self) -> None:
-        """Forgets an earlier trace of the step."""
+        """Removes all entries, before the step is traced again."""
         self._entries.clear()
 
     @property
     def collectives(self) -> list[Collective]:
-        """Returns each collective once, as the first replica of this process sees it."""
+        """Returns each collective once, as this process's first replica logged it."""
         first = min((entry.replica for entry in self._entries if entry.replica is not None), default=None)
         return [entry for entry in self._entries if entry.replica in (None, first)]
 
     def of(self, phase: str, what: str | None = None) -> list[Collective]:
-        """Returns the collectives of one phase, of one kind or all."""
+        """Returns the collectives of `phase`, all or only those of kind `what`, such as "gradients"."""
         return [entry for entry in self.collectives if entry.phase == phase and what in (None, entry.what)]

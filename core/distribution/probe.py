@@ -1,4 +1,4 @@
-"""A test exchange of known values before training: if it were wrong, the model would be meaningless."""
+"""A test sum of known values over the replicas before training: wrong sums would make training meaningless."""
 
 import threading
 
@@ -9,7 +9,7 @@ from core.errors import ConfigurationError, PeerLostError
 
 
 def check_exchange(strategy: tf.distribute.Strategy, *, deadline: float = 120.0) -> None:
-    """Sums known values over the replicas; raises if that fails, takes longer than `deadline` seconds, or is wrong."""
+    """Sums known values over the replicas; raises if the sum fails, is wrong, or takes more than `deadline` seconds."""
     exchange = Exchange(strategy)
     n = exchange.replicas
     outcome: list[tf.Tensor | Exception] = []

@@ -1,4 +1,4 @@
-"""Finds the backend of a strategy by its type."""
+"""Finds the `Backend` of a strategy by the strategy's type."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -15,9 +15,9 @@ _PLANS: dict[type, Callable[[Any], Any]] = {}
 
 
 def register(strategy: type, *, plan: type | None = None) -> Callable[[B], B]:
-    """Registers a class of `Backend` for a type of strategy and its subclasses.
+    """Registers a class of `Backend` for the type `strategy` and its subclasses.
 
-    An experiment with a `plan` makes the strategy from it.
+    If an experiment has an object of type `plan` in place of a strategy, `made_strategy` calls `strategy` with it.
     """
 
     def registered(backend: B) -> B:
@@ -30,30 +30,30 @@ def register(strategy: type, *, plan: type | None = None) -> Callable[[B], B]:
 
 
 def backend_of(strategy: Any) -> Backend:
-    """Returns the backend of a strategy."""
+    """Returns the registered `Backend` of a strategy."""
     found = _registered(_BACKENDS, strategy)
     assert found, f"`{type(strategy).__name__}` has no backend: `@register({type(strategy).__name__})` gives it one."
     return found(strategy)
 
 
 def is_strategy(value: object) -> bool:
-    """Says whether a value is a strategy with a backend, or the plan of one."""
+    """Says whether `value` is a strategy with a backend, or a plan that makes such a strategy."""
     return bool(_registered(_BACKENDS, value) or _registered(_PLANS, value))
 
 
 def made_strategy(value: Any) -> Any:
-    """Returns a strategy: the given one, or the one that a plan makes."""
+    """Returns `value` itself if it is a strategy; if it is a plan, the strategy made from it."""
     make = _registered(_PLANS, value)
     return make(value) if make else value
 
 
 def exchange_of(strategy: Any, *, reduce_in: tf.DType | None = None) -> Exchange:
-    """Returns the exchange of a strategy; with `reduce_in`, it sends float32 gradients in that type."""
+    """Makes the exchange of a strategy; `reduce_in` is the dtype for sending float32 gradients."""
     return backend_of(strategy).exchange(reduce_in=reduce_in)
 
 
 def make_drift_check(strategy: Any, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """Returns a function that raises a `DriftError` naming the variables, and the replicas or devices that differ."""
+    """Returns a function that raises a `DriftError` if `variables` differ between replicas or devices."""
     return backend_of(strategy).drift_check(variables)
 
 

@@ -1,9 +1,9 @@
-"""Variables with shapes but no values, to inspect a task without the time and memory for values.
+"""Makes variables that have shapes but no values, to inspect a task with little time and memory.
 
     with shapes_only():
         assembly = assemble(make_task, strategy)
 
-Its steps can be inspected and traced, but not run.
+Steps of this `assembly` can be inspected and traced, but not run.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _asked: contextvars.ContextVar[bool] = contextvars.ContextVar("shapes_only", def
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Makes `assemble` create variables without values in its context."""
+    """Within its context, `assemble` creates variables without values."""
     token = _asked.set(True)
     try:
         yield
@@ -33,14 +33,14 @@ def shapes_only() -> Iterator[None]:
 
 
 def asked_for_shapes() -> bool:
-    """Says whether the code runs in `shapes_only`."""
+    """Says whether the caller runs within `shapes_only()`."""
     return _asked.get()
 
 
 def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]) -> T:
-    """Returns what `make()` makes in a `scope()`.
+    """Returns the result of `make()`, called within `scope()`.
 
-    In `shapes_only`, its variables hold nothing, unless it reads values too.
+    In `shapes_only`, the variables that `make` creates have no values, unless `make` needs values.
     """
 
     def in_scope() -> T:
@@ -65,5 +65,5 @@ def _without_value(_: Any, **kwargs: Any) -> tf.Variable:
 
 
 def _keeps_tensors(made: object) -> bool:
-    """Says whether a module keeps a tensor of the graph that it was made in, which no other graph can read."""
+    """Says whether the module `made` holds a symbolic tensor of its own graph, which no other graph can read."""
     return isinstance(made, tf.Module) and bool([*made._flatten(predicate=tf.is_symbolic_tensor)])

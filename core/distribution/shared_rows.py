@@ -1,7 +1,7 @@
 """Implements `all_rows` and `own_rows` of a step function on several replicas.
 
-A gather is a sum of the replicas' rows, each at its place among zeros. So its gradient is a sum as well, from which
-each replica takes its own rows; and different numbers of rows only need a mask.
+To gather rows, each replica places its rows among zeros, and the results are summed. So the gradient is a sum too, from
+which each replica takes its own rows. If replicas have different numbers of rows, a mask removes the padding.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ _SUMMED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class EqualRows:
-    """Rows of a batch with `rows` on each replica, as in training; its methods are called in replica context.
+    """Gathers rows of a batch with `rows` on each replica, as in training; call its methods in replica context.
 
-    They may be several `runs`, one for each of the trainer's microbatches: the batch has the first runs of all
-    replicas, then the second.
+    The `rows` may consist of several `runs`, one for each of the trainer's microbatches. The gathered batch has the
+    first runs of all replicas, then the second runs.
     """
 
     def __init__(self, exchange: Exchange, phase: str, rows: int, runs: int = 1):
@@ -45,7 +45,7 @@ class EqualRows:
 
 
 class UnlikeRows:
-    """Rows of a batch with `rows` on each replica, at most `most` and perhaps none, as in evaluation."""
+    """Gathers rows of a batch whose replicas have different numbers of `rows`, from 0 to `most`, as in evaluation."""
 
     def __init__(self, exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int):
         self.exchange, self.phase, self.rows, self.most = exchange, phase, rows, most
@@ -72,7 +72,7 @@ class UnlikeRows:
 
 @contextlib.contextmanager
 def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator[None]:
-    """Lets the step function called in its context, in replica context, mix the rows of all replicas."""
+    """Within its context, on each replica, a step function may use the rows of all replicas."""
     if exchange.replicas == 1:
         yield
         return
@@ -83,14 +83,14 @@ def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator
 
 @contextlib.contextmanager
 def mixing_unlike(exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int) -> Iterator[None]:
-    """Does the same for replicas with different numbers of `rows`, none of them above `most`."""
+    """Does the same as `mixing` for replicas with different numbers of `rows`, from 0 to `most`."""
     shared = UnlikeRows(exchange, phase, rows, most=most)
     with summing_over_replicas(exchange.sum_statistics(phase)), sharing_rows(shared):
         yield
 
 
 def _gather(x: tf.Tensor, exchange: Exchange, phase: str, rows: int) -> tf.Tensor:
-    """Gathers [rows, ...] of each replica as [replicas * rows, ...]."""
+    """Gathers `x` [rows, ...] of all replicas; returns [replicas * rows, ...]."""
     inner = x.shape[1:]
     if not inner.is_fully_defined():
         raise ValueError(

@@ -32,8 +32,8 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
 def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
     """Trains with data parallelism on replicas of this machine (MirroredStrategy).
 
-    They run on `devices`, or on the first `replicas` GPUs (by default all). Without GPUs they get virtual CPU devices
-    (by default two), which share the cores, for rehearsal.
+    The replicas run on `devices`, or on the first `replicas` GPUs (by default all). On a machine without GPUs, they run
+    on virtual CPU devices (by default two), which share the cores, for rehearsal.
     """
     chosen = _chosen(replicas, devices)
     if not chosen[0].startswith("GPU"):
@@ -48,7 +48,7 @@ def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) 
 
 
 def why_not(said: str) -> str:
-    """Returns the line of TensorFlow's error that gives NCCL's reason, or else its first line.
+    """Returns NCCL's reason from the text of TensorFlow's error, or else the text's first line.
 
     >>> why_not("Graph execution error:\\n\\n2 root error(s) found.\\n  (0) INTERNAL:  NCCL: invalid usage")
     'NCCL: invalid usage'
@@ -58,7 +58,7 @@ def why_not(said: str) -> str:
 
 
 def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
-    """Returns how GPUs reduce without NCCL."""
+    """Returns TensorFlow's operations for sums between GPUs without NCCL."""
     if gpus % 2 == 0:
         # No packs: TensorFlow would put all types into one. `Exchange` has already packed small values.
         return tf.distribute.HierarchicalCopyAllReduce(num_packs=0)
@@ -67,10 +67,10 @@ def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
 
 @gin.configurable
 def multi_worker(*, meeting_deadline: float = 300.0, peer_timeout: float = 30.0) -> tf.distribute.Strategy:
-    """Trains with other processes, on this or other machines, as `TF_CONFIG` or Slurm configures them.
+    """Trains together with other processes, on this or other machines, as `TF_CONFIG` or Slurm configures them.
 
-    All must connect within `meeting_deadline` seconds. A worker that is silent for `peer_timeout` seconds is lost, and
-    the run ends.
+    All processes must connect within `meeting_deadline` seconds. If a worker is silent for `peer_timeout` seconds, it
+    counts as lost, and the run ends.
     """
     strategy = connected(_multi_worker, meeting=meeting_deadline, peer=peer_timeout)
     check_exchange(strategy, deadline=meeting_deadline)

@@ -1,4 +1,4 @@
-"""The engine, which runs a task's phases: accumulation, the one reduction, the step, chunks of steps."""
+"""Runs a task's phases: gradient accumulation, one reduction over replicas, whole steps, chunks of steps."""
 
 from core.engine.accumulate import Accumulated, accumulate_gradients, compute
 from core.engine.apply_update import commit_untrained, reduce_over_replicas

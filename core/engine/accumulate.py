@@ -1,9 +1,9 @@
-"""The accumulation loop (`Sweep`): one phase's function over its microbatches, with the requested gradients.
+"""The accumulation loop (`Sweep`): runs one phase's function on each microbatch, and computes gradients.
 
-Between phases, values are `[microbatches, rows, ...]`; step functions see `[rows, ...]`. The loop makes two kinds of
-results. *Additive* ones (gradients, metrics, statistics) are summed; *row* results (outputs, gradients of inputs) are
-stacked. Sums are divided once by the total weight: for a loss without weights before differentiation, for one with
-weights after the reduction. So results are exact for ragged weights, however a batch is split.
+Between phases, values are `[microbatches, rows, ...]`; a step function gets `[rows, ...]`. The loop sums *additive*
+results (gradients, metrics, statistics), and stacks *row* results (outputs, gradients of inputs). A loss without
+weights is divided by the number of examples before differentiation. For a loss with weights, gradients are divided by
+the total weight after their reduction over replicas. So results are exact however a batch is split.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Additive(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Results that have an entry per row."""
+    """Results with one entry for each row of the batch."""
 
     outputs: Mapping[str, tf.Tensor]
     gradients: Mapping[str, tf.Tensor]  # of the requested inputs
@@ -44,9 +44,9 @@ class Rows(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The requested gradients: of variables (summed), or of inputs (row by row).
+    """The requested gradients: of `variables`, summed over rows, or of `inputs`, one for each row.
 
-    They are gradients of the loss; for a `Compute`, of its outputs along `cotangents`.
+    The loss is differentiated; for a `Compute` phase, its outputs, multiplied by `cotangents`.
     """
 
     by: str = ""  # the update that requests them
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Accumulated:
-    """The accumulated results of an update's batch."""
+    """Results of one update, accumulated over all microbatches of its batch."""
 
     additive: Additive
     divided: bool  # whether the gradients are the mean's already: without weights, the divisor is known before
@@ -65,16 +65,16 @@ class Accumulated:
 
     @property
     def gradients(self) -> Mapping[str, Any]:
-        """Returns the sums of the gradients."""
+        """Returns the summed gradients, `{path of variable: gradient}`."""
         return self.additive.gradients
 
     @property
     def sums(self) -> Sums:
-        """Returns the sums of weight, loss and metrics."""
+        """Returns the summed weight, loss and metrics, `{"weight": ..., "loss": ..., metric: ...}`."""
         return self.additive.sums
 
     def mean_gradients(self) -> Mapping[str, Any]:
-        """Returns the gradients of the weighted mean loss; zero where the total weight is."""
+        """Returns the gradients of the weighted mean loss; zeros if the total weight is 0."""
         if self.divided:
             return self.gradients
         scale = tf.math.divide_no_nan(1.0, self.sums["weight"])
@@ -101,7 +101,7 @@ class Sweep:
         return self.exchange.replicas if self.exchange else 1
 
     def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Processes microbatches in a loop, in the replica; `rng` is at the first row of the first one."""
+        """Processes the microbatches in a loop on one replica; `rng` is at the first row of the first microbatch."""
         if self.microbatches == 1:
             added, rows = self._one(values, 0, rng, asked)
             return added, tf.nest.map_structure(lambda x: tf.expand_dims(x, 0), rows)
@@ -131,7 +131,7 @@ class Sweep:
     def around(
         self, run: Callable[..., Any], values: Any, index: Any, rng_at: Callable[[Any], Rng], asked: Asked
     ) -> tuple[Additive, Rows]:
-        """Processes each microbatch on all replicas together, with `run`: a replica's loop has no collectives."""
+        """Runs each microbatch on all replicas at once through `run`: a replica's loop can't contain collectives."""
 
         def start() -> Any:
             specs = self._made(asked).items()
@@ -159,7 +159,7 @@ class Sweep:
         return tf.while_loop(lambda m, _: m < most, body, start, parallel_iterations=1, maximum_iterations=most)[1]
 
     def _taken(self, values: Batch, m: tf.Tensor, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Processes microbatch `m`, as an XLA program if requested."""
+        """Processes microbatch `m`, as an XLA program if `compiled`."""
         if not self.compiled:
             return self._one(values, m, rng, asked)
         one = tf.function(lambda values, m: self._one(values, m, rng, asked), autograph=False, jit_compile=True)
@@ -167,7 +167,7 @@ class Sweep:
         return added, rows
 
     def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Processes microbatch `m`."""
+        """Calls the phase's function on microbatch `m`, and computes the gradients that `asked` requests."""
         values = {key: tf.gather(x, m) for key, x in values.items()}
         rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
         inputs = {key: values[key] for key in asked.inputs}
@@ -193,7 +193,7 @@ class Sweep:
         return added._replace(gradients=sent), Rows(outputs, inputs)
 
     def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:
-        """Returns the sum to differentiate, the sums to accumulate, and the outputs of a loss."""
+        """Returns three parts of the `Loss` `made`: the sum to differentiate, the sums to accumulate, the outputs."""
         assert self.loss
         result: Loss = checked(made, self.name, self.rows)
         objective, sums = weighted_sums(result)
@@ -207,7 +207,7 @@ class Sweep:
         return objective, Additive({}, sums, dict(layers.sums)), dict(result.outputs)
 
     def _sent(self, gradient: Any, variable: tf.Variable) -> Any:
-        """Keeps a gradient as slices only if all replicas together touch fewer rows than the variable has."""
+        """Keeps a gradient as `IndexedSlices` only if all replicas together touch fewer rows than `variable` has."""
         if isinstance(gradient, tf.IndexedSlices) and self.sparse and self.replicas > 1:
             touched = gradient.indices.shape.num_elements()
             if touched and touched * self.microbatches * self.replicas < variable.shape[0]:
@@ -218,14 +218,14 @@ class Sweep:
         return dict(self.outputs) if asked.cotangents is None else {}
 
     def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
-        """Returns zeros to add to; gradients that stay slices aren't loop variables."""
+        """Returns the zeros that sums start from, without the gradients of the paths in `slices`, which are stacked."""
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})
         return Additive(gradients, self.loss.zero_sums(), zeros(self.loss.statistics))
 
     def _slice_specs(self, values: Batch, asked: Asked) -> dict[str, tuple[tf.TensorSpec, tf.TensorSpec]]:
-        """Finds the gradients that stay slices, and their numbers, by tracing one microbatch."""
+        """Traces one microbatch to find gradients that stay slices: `{path: (spec of values, spec of indices)}`."""
         large = any(v.shape.rank and v.shape[0] >= SPARSE_FROM for v in asked.variables.values())
         if not self.sparse or self.replicas == 1 or not large:
             return {}
@@ -252,10 +252,10 @@ def accumulate_gradients(
     exchange: Exchange | None = None,
     name: str = "loss",
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
-    """Sums gradients and metrics over the microbatches; returns them, and the loss's `outputs` for each microbatch.
+    """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
-    `rng` is at the first row of the first microbatch. Several replicas, each of which calls this, share the batch
-    through `exchange`. A loss that mixes rows then has only one microbatch: a replica's loop can't contain collectives.
+    `rng` is at the first row of the first microbatch. Replicas that share a batch each call this with an `exchange`.
+    On several replicas, a loss that mixes rows needs a single microbatch: a replica's loop can't contain collectives.
     """
     microbatches, rows = shape_of(values)
     context = tf.distribute.get_replica_context()
@@ -279,14 +279,14 @@ def accumulate_gradients(
 def compute(
     fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], values: Batch, rng: Rng, *, name: str = "compute"
 ) -> dict[str, tf.Tensor]:
-    """Returns the outputs of `fn` for each microbatch, as [microbatches, rows, ...]."""
+    """Calls `fn` on each microbatch; returns its stacked outputs, `{key: [microbatches, rows, ...]}`."""
     microbatches, rows = shape_of(values)
     outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name)[0]
     return dict(Sweep(fn, name, microbatches, rows, outputs)(values, rng, Asked())[1].outputs)
 
 
 def _apart(added: Additive, rows: Rows, paths: Collection[str]) -> tuple[Additive, Rows]:
-    """Moves the slices of the gradients `paths` from the additive to the row results."""
+    """Moves the gradients named by `paths` from `added` to `rows.slices`, as pairs of values and indices."""
     gradients = {path: x for path, x in added.gradients.items() if path not in paths}
     sparse = {path: added.gradients[path] for path in paths}
     slices = {path: (x.values, tf.cast(tf.reshape(x.indices, [-1]), tf.int64)) for path, x in sparse.items()}

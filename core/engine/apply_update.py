@@ -1,4 +1,4 @@
-"""The end of an update, in replica context: the one reduction, the optimizer, the averages."""
+"""The end of an update, in replica context: reduces gradients over replicas, applies them, updates averages."""
 
 import dataclasses
 from typing import Any
@@ -38,9 +38,9 @@ def write_update(
     weighted: bool,
     limit: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, Sums]:
-    """Applies the reduced gradients if the loss is finite, and with a `limit`, if their norm is below it.
+    """Applies the `reduced` gradients if the loss is finite and, with a `limit`, the gradient norm is below `limit`.
 
-    Returns whether all is well, and the metrics.
+    Returns a boolean tensor, false if the step is bad, and the summed metrics with the gradient norm.
     """
     gradients = {path: tf.convert_to_tensor(gradient) for path, gradient in reduced.mean_gradients().items()}
     norm, weight = global_norm(gradients), reduced.sums["weight"]
@@ -65,7 +65,7 @@ def write_update(
 
 
 def commit_untrained(phase: Update, reduced: Accumulated, apply_if: tf.Tensor) -> None:
-    """Updates averages and derived state of the modules that `phase` trains, if `apply_if`; it only read others."""
+    """Updates moving averages and derived state if `apply_if`, only in the modules that `phase` trains."""
     modules = [phase.trains] if isinstance(phase.trains, tf.Module) else list(phase.trains)
     values = reduced.layers.averages(reduced.additive.statistics)
     for module in modules:

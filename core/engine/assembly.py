@@ -1,4 +1,4 @@
-"""`Assembly`: a task with everything that its steps need, placed on every replica or on one device.
+"""`Assembly`: a task and its optimizers, with each variable on every replica or on one device.
 
 assembly = assemble(lambda: SpiralTask(rng=rng, optimizer=adamw(1e-3)), strategy)
 step = TrainStep(assembly, batch_spec, seed=0)
@@ -23,7 +23,7 @@ from core.task.trained import check_trained
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
-    """The parts of a training step."""
+    """A task with its phases, optimizers, strategy and variables, as a training step needs them."""
 
     task: Task
     phases: Sequence[Phase]  # with their final placements
@@ -39,7 +39,7 @@ class Assembly:
 
     @functools.cached_property
     def task_variables(self) -> Mapping[str, tf.Variable]:
-        """Returns the variables of the task, by their paths in it."""
+        """Returns the task's variables by path, `{"net/dense/w": variable}`."""
         return {path.removeprefix("task/"): v for path, v in self.variables.items() if path.startswith("task/")}
 
 
@@ -52,8 +52,8 @@ def assemble(
 ) -> Assembly:
     """Makes a task and its optimizers in the strategy's scope, and checks placements and trained variables.
 
-    `placements` override those of the named phases; `one_device` names networks of the task to keep on one device, in
-    addition to the task's own.
+    `placements` replaces the placements of the phases that it names. `one_device` names networks that stay on one
+    device, in addition to `Task.one_device`.
     """
     task = assemble_task(make_task, strategy, placements=placements, one_device=one_device)
     phases = placed_phases(checked_phases(task), placements)
@@ -82,7 +82,7 @@ def assemble_task(
     placements: Mapping[str, Placement] = {},
     one_device: Sequence[str] = (),
 ) -> Task:
-    """Makes a task in the strategy's scope, with its own one-device networks and those of `one_device`."""
+    """Makes a task in the strategy's scope; networks named in `Task.one_device` or `one_device` stay on one device."""
     task = backend_of(strategy).make_task(make_task, placements=placements, one_device=one_device)
     names = dict.fromkeys((*task.one_device, *one_device))
     if names and strategy.num_replicas_in_sync > 1:
@@ -99,7 +99,7 @@ def assemble_task(
 def _optimizer(
     phase: Update, task: Task, strategy: tf.distribute.Strategy, one_device_ids: Collection[int]
 ) -> Optimizer:
-    """Makes the optimizer of a phase, with its state on the devices of the trained variables."""
+    """Makes the optimizer of `phase`, with slots on the same devices as the variables that `phase` trains."""
     variables = phase.variables()
     make = functools.partial(Optimizer, phase.optimizer, variables, statistics=phase.statistics())
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]

@@ -1,4 +1,4 @@
-"""Checks batch normalisation: an error if moving averages, or the batch's moments, would be silently wrong."""
+"""Checks batch normalisation: raises an error if moving averages or batch moments would be silently wrong."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,11 @@ from core.task import Update
 
 
 def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], *, apart: bool) -> None:
-    """Raises for averages that no update moves, and for layers that see the rows of only one of several replicas.
+    """Raises if no update moves a layer's averages, or if a layer normalises over only one replica's rows.
 
-    Both are intended if replicas take steps `apart` (local steps). Several phases may normalise through one layer. But
-    an update moves only the averages of what it trains, through the `Statistics` that its loss returns; a `Compute`
-    with `state` moves those that it returns.
+    A layer may use one replica's rows if replicas take steps `apart` (local steps). Several phases may normalise
+    through one layer. Only the update that trains the layer moves its averages, through the `Statistics` that the
+    update's loss returns. A `Compute` with `state` moves the averages whose next values it returns.
     """
     paths = {variable.ref(): path.removeprefix("task/") for path, variable in variables.items()}
     moved = {reference for plan in plans for reference in _moved_by(plan)}
@@ -40,7 +40,7 @@ def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], 
 
 
 def _moved_by(plan: Plan) -> set[object]:
-    """Returns references of the averages that a phase moves: its history, or those of trained layers with sums."""
+    """Returns `Variable.ref()` of each average that `plan` moves: a `Compute`'s history, or trained layers' ones."""
     if not isinstance(plan.phase, Update) or plan.loss is None:
         return set(plan.access.keeps)
     trains = plan.phase.trains

@@ -1,8 +1,7 @@
-"""Chunks: many steps run in one traced function, for one call from Python.
+"""Chunks: one call from Python runs many steps in one traced function.
 
-The chunk's batches arrive stacked, `[chunk_steps, microbatches, rows, ...]`, so that nothing has to be fetched
-meanwhile. Chunks are aligned: each covers the steps from a multiple of `chunk_steps` on. A run that starts or stops in
-between uses part of one.
+The batches of a chunk arrive stacked, `[chunk_steps, microbatches, rows, ...]`, so no step has to fetch data. Each
+chunk begins at a multiple of `chunk_steps`. A run that starts or stops within a chunk runs only part of that chunk.
 """
 
 import functools
@@ -25,11 +24,10 @@ TakeSteps = Callable[[Batch, tf.Tensor, tf.Tensor, tf.Tensor, Taken], Taken]
 def make_chunk(
     train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress, take: TakeSteps | None = None
 ) -> Any:
-    """Returns `chunk(stacked, place)`; `place` is three steps: the chunk's first, where to begin, where to end.
-    The step's `backend` converts it with `handed`.
+    """Returns `chunk(stacked, place)`, with `place` = `[first, begin, end]`: the chunk's first step, and those to run.
 
-    Its steps run one by one, or as `take` runs them. A step that isn't finite ends its chunk, and later ones do
-    nothing, so the host needn't wait for the outcome of each chunk.
+    Callers convert `place` with `Backend.handed`. `take` runs the steps, by default one by one. A step that isn't
+    finite ends its chunk, and later chunks do nothing, so the host needn't wait for the outcome of each chunk.
     """
     backend = train_step.backend
     if (own := backend.chunk(train_step, stacked_spec, progress)) is not None:
@@ -52,7 +50,7 @@ def make_chunk(
 
 
 def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
-    """Returns the batch of the step at index `i` of a chunk, on each replica."""
+    """Returns batch `i` of a chunk's `stacked` batches; each replica gets its own rows."""
     batch: Batch = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
     return batch
 
@@ -60,7 +58,7 @@ def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
 def take_steps(
     train_step: TrainStep, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken
 ) -> Taken:
-    """Takes the steps from `begin` to `end` of a chunk in order, or up to one that isn't finite."""
+    """Runs the steps of a chunk from `begin` up to `end` in order; stops after a step that isn't finite."""
     exchange = train_step.exchange
 
     # The loop counts indices in the chunk, not steps: if an index were computed from `first`, XLA would treat `first`

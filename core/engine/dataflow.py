@@ -1,4 +1,4 @@
-"""Data dependencies of a traced step function's outputs: features of its batch, and variables."""
+"""Finds the batch features and variables that each output of a traced step function depends on."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from core.graphs import ancestors, captured
 
 
 class Ancestry(NamedTuple):
-    """The inputs that one output is computed from."""
+    """The batch features and trainable variables that one output depends on."""
 
     reads: frozenset[str]
     variables: tuple[tf.Variable, ...]  # the trainable ones
@@ -18,7 +18,7 @@ class Ancestry(NamedTuple):
 def ancestries(
     function: Any, outputs: Mapping[str, tf.Tensor], keys: Iterable[str], variables: Iterable[tf.Variable]
 ) -> dict[str, Ancestry]:
-    """Returns the dependencies by output of a concrete `function`, whose first inputs are the features `keys`."""
+    """Returns `{output: Ancestry}` for a concrete `function`, whose first inputs are the features named `keys`."""
     features = {tensor.op.name: key for key, tensor in zip(keys, function.inputs, strict=False)}
     inner = captured(function.graph)
     read = {inner[id(x.handle)].op.name: x for x in variables if id(x.handle) in inner}

@@ -1,4 +1,4 @@
-"""Warnings about probable mistakes in a step function, which its trace shows at no cost."""
+"""Warnings about probable mistakes in a step function, found in its trace without extra computation."""
 
 import collections
 import random
@@ -18,7 +18,7 @@ _MANY = 200  # values of a container that are inspected
 
 
 def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
-    """Yields a warning where a cross-entropy's logits are the output of a softmax or sigmoid."""
+    """Yields a warning for each cross-entropy whose logits are the output of a softmax or sigmoid."""
     told = set[str]()
     for op in operations:
         logits = op.inputs[0] if op.type in _CROSS_ENTROPIES else sigmoid_logits(op)
@@ -32,7 +32,7 @@ def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
 
 
 def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.TensorSpec], who: str) -> Iterator[str]:
-    """Yields a warning where the step's own code computes a float32 batch's loss in another type."""
+    """Yields a warning if user code computes the `loss` in float16 or float64, though no feature has that dtype."""
     meant, needed = {spec.dtype for spec in given.values()}, ancestors([loss.op])
     hanging, told = set[str](), set[tf.DType]()
     for op in operations:
@@ -51,7 +51,7 @@ def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.Tenso
 
 
 def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = True) -> Iterator[str]:
-    """Yields a warning where random numbers don't depend on the seed that the function is `given`."""
+    """Yields a warning for each draw whose random numbers don't depend on `given`, the seed of the function's `rng`."""
     parents = {id(seed): parent for parent, _, seed in drawn.folds}
 
     def first(seed: tf.Tensor) -> int:
@@ -69,14 +69,14 @@ def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = Tru
 
 
 class Python:
-    """The Python state of a function's owner, and of generators, before tracing."""
+    """Python state before tracing: attributes of a function's `owner` object, and the state of random generators."""
 
     def __init__(self, owner: object | None):
         self._owner = owner
         self._before, self._draws = self._held(), _generators()
 
     def changed(self, who: str, *, is_step: bool = True) -> Iterator[str]:
-        """Yields a warning for each change that tracing has made, since traced steps or calls don't repeat it."""
+        """Yields a warning for each part of the state that tracing has changed: traced calls don't repeat changes."""
         each = "step" if is_step else "call"
         report = "Report figures in `Loss.metrics`, keep state in variables" if is_step else "Return it"
         count = "Use `rng.step` to count, and keep state in variables" if is_step else "Compute it from the arguments"
@@ -108,12 +108,12 @@ class Python:
 
 
 def owner(function: Callable[..., Any]) -> object | None:
-    """Returns the object whose method a function is, if any."""
+    """Returns the object that a bound method belongs to; None for other functions."""
     return getattr(getattr(function, "func", function), "__self__", None)
 
 
 def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:
-    """Records numbers by value, and symbolic tensors by name."""
+    """Adds the numbers and the names of symbolic tensors in `value` to `found`, as `{"Task.count": 3}`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         found[path] = value
         return

@@ -1,6 +1,6 @@
 """Traces each step function once before the first step, to find what it reads and returns.
 
-Mistakes become errors that name the phase: a scalar loss, shapes that don't match, a variable made in the step.
+Mistakes raise an error that names the phase: for example a scalar loss, unequal shapes, a variable made in the step.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _CONVOLUTION = re.compile("Conv[23]D|DepthwiseConv2d")
 
 
 class Access(NamedTuple):
-    """The accesses of a step function."""
+    """The batch features, variables, averages and random numbers that one step function uses."""
 
     reads: frozenset[str]  # of its batch
     shapes_only: frozenset[str]  # of those, inputs of which it uses only the shape
@@ -51,7 +51,7 @@ class Access(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LossSpec:
-    """The structure of one phase's `Loss`."""
+    """Shapes and dtypes of the `Loss` that one phase returns."""
 
     sums: Any  # a nest of specs
     weighted: bool
@@ -62,11 +62,11 @@ class LossSpec:
 
     @property
     def sums_of_update(self) -> Any:
-        """Returns the specs of the sums, with those that training adds."""
+        """Returns the specs of `sums` and of the gradient norm, which training adds."""
         return {**self.sums, GRADIENT_NORM: tf.TensorSpec([])}
 
     def zero_sums(self) -> dict[str, Any]:
-        """Returns sums to add to."""
+        """Returns zeros in the structure of `sums`, to start a summation."""
         return dict(zeros(self.sums))
 
 
@@ -82,9 +82,9 @@ def describe_loss(
 ) -> LossSpec:
     """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
 
-    `elsewhere` gives reasons why existing values aren't available to the phase. Unless it `mixes_rows`, it may neither
-    gather the rows of the `replicas` that share a batch nor contain a layer that sums over them. With `held`, paths by
-    id, it may read only these variables, and have no side effects.
+    `elsewhere` maps the keys of unavailable values to reasons, for errors. Without `mixes_rows`, `loss` may neither
+    gather the rows of the `replicas` that share a batch nor call a layer that sums over replicas. With `held`, paths
+    by variable id, `loss` may read only these variables, and have no side effects.
     """
     rows = next(iter(batch.values())).shape[0]
 
@@ -115,7 +115,7 @@ def describe_outputs(
     history: bool = False,
     held: Mapping[int, str] | None = None,
 ) -> tuple[Specs, Access]:
-    """Returns the specs of `fn(batch, rng)`'s outputs, and its accesses; arguments as in `describe_loss`."""
+    """Returns the specs of the outputs of `fn(batch, rng)`, and its `Access`; for arguments see `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
 
     keeps = set[Any]()
@@ -140,7 +140,7 @@ def _by_row(outputs: Specs, rows: int | None, name: str) -> Specs:
 
 
 def microbatch_specs(values: Batch) -> Specs:
-    """Returns the specs of what a step function sees of `values` [microbatches, rows, ...]."""
+    """Returns `{key: spec of [rows, ...]}` for one microbatch of `values` [microbatches, rows, ...]."""
     return {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in values.items()}
 
 
@@ -223,7 +223,7 @@ def _trace(
 
 
 def _convolutions(function: Any) -> tuple[bool, bool]:
-    """Says whether a traced function or its callees contain a convolution, and whether one of their loops does."""
+    """Returns two booleans: whether a traced function or a callee has a convolution, and whether a loop has one."""
 
     def convolves(graph: Any) -> bool:
         return any(_CONVOLUTION.match(op.type) for each in graphs_of(graph) for op in each.get_operations())
@@ -233,7 +233,7 @@ def _convolutions(function: Any) -> tuple[bool, bool]:
 
 
 class _Mixing:
-    """Stands in for the other replicas, as if they held the same rows, and records whether they were read."""
+    """Simulates other replicas with the same rows as this one, and records whether a function asks for their rows."""
 
     def __init__(self, replicas: int):
         self.replicas, self.mixes = replicas, False
@@ -260,7 +260,7 @@ _untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", def
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Inspects step functions in its context by running them eagerly, once, on zeros: for debugging."""
+    """Within its context, step functions are inspected by one eager call on zeros instead of a trace, for debugging."""
     token = _untraced.set(True)
     try:
         yield

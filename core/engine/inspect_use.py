@@ -1,6 +1,6 @@
 """Inspects a task's computations outside of steps while they are traced: samples, texts, images, exported functions.
 
-It applies the rules of steps: no side effects, and no variables outside the task.
+The rules are those of step functions: no side effects, and no variables outside the task.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,10 @@ def inspected(
     rng: Rng | None = None,
     exported: bool = False,
 ) -> T:
-    """Returns `function()`, which computes with `task` in a `tf.function`; messages call it `who`.
+    """Returns the result of `function()`, which uses `task` in a `tf.function`; messages name the function `who`.
 
-    Raises a `ConfigurationError` for its first side effect, and `say`s warnings. `rng` is the one passed to the task,
-    if any. `exported` functions may not call Python, which other processes don't have.
+    Raises a `ConfigurationError` for the function's first side effect, and calls `say` with each warning. `rng` is the
+    `Rng` that the task got, if any. An `exported` function may not call Python, since other processes lack that code.
     """
     graph: Any = ops.get_default_graph()
     before = len(graph.get_operations())  # a source may have computed in this graph, too

@@ -1,7 +1,7 @@
-"""The layout of a value, sharded over the replicas by rows or whole on one device, and moves between the two.
+"""Layouts of values, sharded over the replicas by rows or whole on one device, and moves between both layouts.
 
 Between phases, a value is always split as the trainer splits the batch, `[microbatches, rows, ...]`. The global
-microbatch m holds rows m * R to (m + 1) * R of the global batch; replica i of n has the i-th of n equal parts of each.
+microbatch m holds rows m * R to (m + 1) * R of the global batch. Replica i of n has part i of n of each microbatch.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from core.task import Batch
 
 
 class Placed(NamedTuple):
-    """A value and where it is."""
+    """A value, and whether it is sharded over the replicas or whole on one device."""
 
     value: Any
     replicated: bool
 
 
 def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> Any:
-    """Scatters `value` to the replicas, or gathers it onto one device."""
+    """Scatters `value` to the replicas if `replicated`, else gathers it onto one device."""
     if value.replicated == replicated:
         return value.value
     if exchange.replicas == 1:
@@ -30,7 +30,7 @@ def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> An
 
 
 def cut(values: Batch, microbatches: int) -> dict[str, tf.Tensor]:
-    """Splits `values` into other microbatches: neighbours are joined, or one is split."""
+    """Reshapes `values` to another number of microbatches, joining or splitting neighbouring microbatches."""
     return {key: _cut(x, microbatches) for key, x in values.items()}
 
 
@@ -41,6 +41,6 @@ def _cut(x: tf.Tensor, microbatches: int) -> tf.Tensor:
 
 
 def shape_of(values: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the numbers of microbatches and rows."""
+    """Returns the first two sizes of the values, `(microbatches, rows)`."""
     microbatches, rows = next(iter(values.values())).shape[:2]
     return microbatches, rows

@@ -1,4 +1,4 @@
-"""Runs a phase: its accumulation loop, its backward pass to the variables, and its update, each on its devices."""
+"""Runs a phase: its accumulation loop, backward pass and update, on the devices that its plan names."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ Pullback = Callable[[Plan, Mapping[str, Any]], Any]
 
 
 class PhaseRunner:
-    """Runs the phases of one step, each kind in its way."""
+    """Runs each phase of one step: an `Update`, one that trains through a `Compute`, a `Compute`, or a history."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class PhaseRunner:
         self._gone_through = {plan.through.name for plan in plans if plan.through}
 
     def compile(self, updates: Collection[str], *, loops_apart: Collection[str] = ()) -> None:
-        """Compiles the arithmetic of each of `updates` separately, in `loops_apart` each microbatch separately."""
+        """Sets which `updates` XLA compiles, each separately; in those of `loops_apart`, each microbatch separately."""
         self.compiled, self._loops_apart = updates, loops_apart
 
     def begin(self, limits: Mapping[str, tf.Tensor] | None) -> None:
-        """Forgets an earlier trace."""
+        """Discards the values kept from an earlier trace, and sets the `limits` of gradient norms by update."""
         self._limits = limits
         self._pullbacks.clear()
         self._arrived.clear()
 
     def run(self, plan: Plan, placed: Mapping[str, Placed], index: tf.Tensor, healthy: tf.Tensor) -> Any:
-        """Returns whether all is well, the reduced sums, and the outputs where the phase runs."""
+        """Runs a phase; returns whether the step is still healthy, the reduced sums, and the phase's outputs."""
         values = self._inputs_of(plan, placed)
         if isinstance(plan.phase, Update):
             if plan.through is None:
@@ -67,7 +67,7 @@ class PhaseRunner:
         return healthy, {}, self._history(plan, plan.phase, values, index, healthy)
 
     def skipped_outputs(self, plan: Plan) -> Any:
-        """Returns the outputs of a phase that isn't due, in the structure of one that is."""
+        """Returns zeros in place of the outputs of a phase that isn't due."""
 
         def empty() -> Any:
             n, specs = plan.microbatches, plan.outputs.items()
@@ -100,7 +100,7 @@ class PhaseRunner:
         index: tf.Tensor,
         healthy: tf.Tensor,
     ) -> Any:
-        """Trains through a `Compute`: the gradients of the loss's inputs go back to it, where it ran."""
+        """Trains through the `Compute` `source`: sends gradients of the loss's inputs to the devices of `source`."""
         # Only weights are needed before the gradients are sent; without them, the metrics are sent with these.
         together = plan.replicated and source.replicated and not plan.weighted
 
@@ -147,7 +147,7 @@ class PhaseRunner:
             return outputs
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
-            """Asks the tape, perhaps later, in another `strategy.run`."""
+            """Continues the backward pass with the recorded tape, perhaps in a later `strategy.run`."""
 
             def replica(cotangents: Batch) -> Any:
                 tape, outputs = kept[replica_here()]
@@ -162,7 +162,7 @@ class PhaseRunner:
         return self._run_at(plan, recorded, values, index)
 
     def _forward_again(self, source: Plan, placed: Mapping[str, Placed], index: tf.Tensor) -> Pullback:
-        """Repeats the forward pass: no tape reaches into the condition of a phase with `every`."""
+        """Returns a pullback that repeats the forward pass, since no tape reaches into the `tf.cond` of `every`."""
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
             asked = Asked(update.name, self.optimizers[update.name].parameters, cotangents=cotangents)
@@ -189,7 +189,7 @@ class PhaseRunner:
     # --- accumulation loops ------------------------------------------------------------------------------------------
 
     def _sweep(self, plan: Plan, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows, Statistics]:
-        """Processes all microbatches where the phase runs; row results have the trainer's microbatches."""
+        """Accumulates over all microbatches on the phase's devices; row results get the trainer's microbatches."""
         compiles = plan.name in self.compiled and asked.cotangents is None
         by_microbatch = compiles and plan.name in self._loops_apart and plan.microbatches > 1
         sweep = self._sweep_of(plan, compiled=by_microbatch)
@@ -234,16 +234,16 @@ class PhaseRunner:
     # --- placement ---------------------------------------------------------------------------------------------------
 
     def _run_at(self, plan: Plan, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` where the phase runs."""
+        """Calls `fn` on the phase's devices: on every replica, or once on one device."""
         if plan.replicated:
             return self.exchange.run(fn, *args)
         with tf.device(self.exchange.device):
             return fn(*args)
 
     def _run_at_variables(self, plan: Plan, write: Callable[..., Any], *values: Any, replicated: bool) -> Any:
-        """Calls `write` where the phase's variables are: on every replica, or on their one device.
+        """Calls `write` on the devices of the phase's variables: on every replica, or on one device.
 
-        Unless they are `replicated`, its `values` are on one device.
+        If not `replicated`, the `values` are on one device.
         """
         parameters = self.optimizers[plan.name].parameters
         if not replicated and any(id(variable) in self.one_device_ids for variable in parameters.values()):
@@ -260,7 +260,7 @@ class PhaseRunner:
         return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, limit=limit)
 
     def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
-        """Returns a phase's inputs, on its devices."""
+        """Returns the phase's inputs, `{key: value}`, moved to the phase's devices."""
         return {key: self._input(plan, key, placed[key]) for key in plan.reads}
 
     def _input(self, plan: Plan, key: str, value: Placed) -> Any:
@@ -281,12 +281,12 @@ class PhaseRunner:
     # --- randomness --------------------------------------------------------------------------------------------------
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the random numbers of `phase` in step `index`, with the step."""
+        """Returns the `Rng` of `phase` in step `index`, which also knows the step's number."""
         moment = Moment(tf.cast(index, tf.int64), self.steps)
         return self.rng.fold(index).fold(phase.name)._replace(moment=moment)
 
     def _rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
-        """Returns the `Rng` at the first row, where the phase runs, of its first microbatch."""
+        """Returns the phase's `Rng`, positioned at this replica's first row of the first microbatch."""
         runs = self.microbatches // plan.microbatches  # of the trainer's microbatches make one of the phase's
         rows = plan.rows // runs
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows if plan.replicated else 0

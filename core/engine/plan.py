@@ -1,4 +1,4 @@
-"""The plan of a step: what each phase reads and makes, and where; found by tracing once before the first step."""
+"""The plan of a step: each phase's inputs, outputs and devices, found by one trace before the first step."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from core.task import Compute, Phase, Update
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One phase and its place in the step."""
+    """One phase, with its devices, microbatches, inputs and outputs."""
 
     phase: Phase
     replicated: bool  # on every replica, or once on one device
@@ -40,12 +40,12 @@ class Plan:
 
     @property
     def together(self) -> bool:
-        """Says whether the replicas take each microbatch together: a replica's own loop can't contain collectives."""
+        """Says whether all replicas run each microbatch at once, since a replica's loop can't contain collectives."""
         return self.phase.mixes_rows and self.replicas > 1 and self.microbatches > 1
 
 
 class Planner:
-    """Plans the phases in order, and tracks the values that earlier ones made."""
+    """Plans the phases in order, and tracks which phase makes each value."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Planner:
         one_device_ids: Collection[int] = (),
         readable: Mapping[str, tf.Variable] = {},
     ):
-        """Starts with the source's features; errors name `variables` by these paths.
+        """Starts from the specs of the source's features, `batch`; errors name variables by the paths in `variables`.
 
-        Phases may read only the `readable` ones.
+        Phases may read only the variables in `variables` or `readable`.
         """
         self.paths = paths_by_id(variables)
         self.held = {**paths_by_id(readable), **self.paths}
@@ -70,7 +70,7 @@ class Planner:
         self.plans: dict[str, Plan] = {}
 
     def add(self, phase: Phase) -> Plan:
-        """Plans the next phase."""
+        """Traces and checks the next phase, and returns its plan."""
         # A phase may read values that exist in every step that it runs: those of phases whose `every` divides its own.
         elsewhere = {
             key: f"phase `{maker.name}` makes it only every {maker.every} steps (give both the same `every`)"
@@ -149,7 +149,7 @@ class Planner:
         return plan
 
     def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
-        """Raises for combinations that would train to wrong values without an error."""
+        """Raises if training `phase` through the `Compute` `source` would give wrong gradients without an error."""
         trained = self._paths_of(phase.variables())
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
         if direct:
@@ -193,7 +193,7 @@ class Planner:
             )
 
     def _check_reached(self, phase: Update, access: Access) -> None:
-        """Raises if a loss trains through an earlier phase's values, which are constants without `through`."""
+        """Raises if gradients would have to pass an earlier phase's output, which is a constant without `through`."""
         read = {id(variable) for variable in access.variables}
         trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(paths_by_id({p: v}))})
         found = self._made_with(trained, access.reads - access.shapes_only)
@@ -211,7 +211,7 @@ class Planner:
     def _made_with(
         self, trained: Mapping[int, str], keys: Iterable[str], but: Plan | None = None
     ) -> tuple[str, str, str] | None:
-        """Finds one of `keys` that gradients of `trained` should reach: the key, its maker, a path."""
+        """Finds a value of `keys` that depends on a `trained` variable: its key, its phase, the variable's path."""
         for key in sorted(keys):
             maker = self.plans.get(self.makers[key].name) if key in self.makers else None
             if maker is None or maker is but or not self.known[key].dtype.is_floating:
@@ -222,7 +222,7 @@ class Planner:
         return None
 
     def _way_to(self, trained: Mapping[int, str], plan: Plan, key: str) -> str | None:
-        """Returns the path of a variable of `trained` that `plan` makes `key` from, directly or through its inputs."""
+        """Returns the path of a `trained` variable that output `key` of `plan` depends on, if any."""
         made_of = plan.access.ancestries[key]
         for variable in made_of.variables:
             if id(variable) in trained:
@@ -244,7 +244,7 @@ class Planner:
 
 
 def _check_mixing(plan: Plan) -> None:
-    """Raises if rows would silently be mixed within each replica only."""
+    """Raises if a phase with `mixes_rows` would mix the rows of each replica separately."""
     if plan.phase.mixes_rows and plan.replicas > 1 and not plan.access.mixes:
         raise ConfigurationError(
             f"phase `{plan.name}` says `mixes_rows=True`, but on {plan.replicas} replicas it neither gathers rows nor "
@@ -255,7 +255,7 @@ def _check_mixing(plan: Plan) -> None:
 
 
 def silent_layers(plan: Plan) -> Iterator[str]:
-    """Yields a warning for each dropout layer that lacks an `rng` in a phase that trains it."""
+    """Yields a warning for each dropout layer that the phase trains and calls without an `rng`."""
     trains = plan.phase.trains if isinstance(plan.phase, Update) else []
     modules = [trains] if isinstance(trains, tf.Module) else trains
     paths = {id(part): path or "itself" for module in modules for path, part in named_modules(module).items()}
@@ -274,11 +274,11 @@ def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def is_shape_only(plan: Plan, key: str) -> bool:
-    """Says whether the phase uses only the shape of the value."""
+    """Says whether the phase uses only the shape of the value `key`."""
     return key in plan.access.shapes_only or key not in plan.access.reads
 
 
 def _read(access: Access, specs: Specs) -> tuple[str, ...]:
-    """Returns the inputs read; if there are none, the smallest one, because rows have to be counted."""
+    """Returns the keys that a phase reads; if it reads none, the key of the smallest value, to count rows."""
     smallest = min(specs, key=lambda key: specs[key].shape.num_elements() * specs[key].dtype.size)
     return tuple(key for key in specs if key in access.reads) or (smallest,)

@@ -1,4 +1,4 @@
-"""State carried between chunks of steps, which the host reads for metric lines."""
+"""State on the device between chunks of steps, which the host reads for metric lines."""
 
 import contextlib
 import functools
@@ -15,10 +15,10 @@ ALL_WELL = -1
 
 
 class Progress:
-    """Whether all is well, and the sums of the current metric line.
+    """The number of a step that wasn't finite, if any, and the sums of the current metric line.
 
-    They are variables, so they stay on the device between chunks. All replicas of a `strategy` have the same values, so
-    they are stored once.
+    Both are variables, so they stay on the device between chunks. All replicas of a `strategy` would have the same
+    values, so each variable is stored once.
     """
 
     def __init__(self, sums: Mapping[str, Any], *, strategy: tf.distribute.Strategy | None = None):
@@ -27,18 +27,18 @@ class Progress:
             self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
 
     def read_sums(self) -> dict[str, Sums]:
-        """Returns the sums so far, by phase."""
+        """Returns the sums so far by phase, `{phase: {metric: tensor}}`."""
         return dict(tf.nest.map_structure(lambda variable: variable.read_value(), self.sums))
 
     def write_sums(self, sums: Mapping[str, Sums]) -> None:
-        """Replaces them."""
+        """Assigns `sums` to the stored sums."""
         tf.nest.map_structure(lambda variable, x: variable.assign(x), self.sums, dict(sums))
 
     def take_sums(self) -> dict[str, Sums]:
-        """Returns the sums so far, as host arrays, and starts the next metric line.
+        """Returns the sums so far as host arrays, and resets them to zero for the next metric line.
 
-        One copy per dtype, with operations that need neither a trace nor another thread. A call of a traced function
-        would take longer than a short step.
+        Sums of one dtype and shape are copied together, by operations that need neither a trace nor another thread. A
+        call of a traced function would take longer than a short step.
         """
         variables, taken = tf.nest.flatten(self.sums), dict[int, Any]()
         for alike in self._kinds:
@@ -50,7 +50,7 @@ class Progress:
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns the sums by path, for a checkpoint."""
+        """Returns the variables of the sums for a checkpoint, `{"figures/net/loss/0": variable}`."""
         return {
             f"figures/{phase}/{name}/{i}": v
             for phase, sums in self.sums.items()
@@ -60,7 +60,7 @@ class Progress:
 
     @functools.cached_property
     def _kinds(self) -> list[list[tf.Variable]]:
-        """Returns the sums of each type and shape."""
+        """Returns the variables of the sums, in groups of equal dtype and shape."""
         kinds: dict[Any, list[tf.Variable]] = {}
         for variable in tf.nest.flatten(self.sums):
             kinds.setdefault((variable.dtype, tuple(variable.shape)), []).append(variable)

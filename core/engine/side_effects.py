@@ -1,6 +1,6 @@
 """Side effects of a traced step function: writes, TensorFlow's random numbers, variables outside the task.
 
-A run raises for these before its first step, with the same rules as the assertions of `core.testing`.
+Before its first step, a run raises an error for a side effect. The assertions of `core.testing` use the same rules.
 """
 
 import re
@@ -36,12 +36,12 @@ _DRAWS = {
 
 
 def paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
-    """Returns paths by the ids of variables, and of their copies on replicas, which tapes and graphs see."""
+    """Returns `{id(variable): path}`, also for each variable's copies on replicas, which tapes and graphs contain."""
     return {id(part): path for path, v in variables.items() for part in (v, *getattr(v, "values", ()))}
 
 
 def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -> Iterator[str]:
-    """Yields an error for each operation that draws from TensorFlow's generators, or reads an iterator."""
+    """Yields an error's text for each operation that uses TensorFlow's random generators or reads a data iterator."""
     for op in everything(operations):
         if op.type in _DRAWS:
             instead = _DRAWS[op.type]
@@ -58,9 +58,9 @@ def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -
 
 
 def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *, is_step: bool = True) -> Iterator[str]:
-    """Yields an error for each operation that writes a variable, a table, a queue or the like.
+    """Yields an error's text for each operation that writes a variable, a table, a queue or the like.
 
-    `held` are the paths of the task's variables by id, for messages.
+    `held` maps ids of the task's variables to paths, for the texts.
     """
     remedy = (
         "A step function assigns nothing: return statistics, make derived state in `refresh()`, keep history in a "
@@ -75,7 +75,7 @@ def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *,
 
 
 def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
-    """Yields a warning for each operation that calls Python."""
+    """Yields a warning for each operation that calls a Python function."""
     for op in everything(operations):
         if op.type in _PYTHON:
             yield (
@@ -85,7 +85,7 @@ def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
 
 
 def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
-    """Yields an error for each variable that a function's `graph` reads and whose id isn't `held`."""
+    """Yields an error's text for each variable that a function's `graph` reads and whose id isn't in `held`."""
     for variable in variables_of(graph):
         if id(variable) not in held:
             yield (
@@ -121,7 +121,7 @@ def _written(op: Any, held: Mapping[int, str]) -> str:
 
 
 def _inner(graph: Any, variable: tf.Variable) -> str | None:
-    """Returns the name of a graph's placeholder for an outer variable."""
+    """Returns the name of the placeholder through which `graph` reads the outer `variable`, if any."""
     inner = captured(graph).get(id(variable.handle))
     return None if inner is None else inner.op.name
 

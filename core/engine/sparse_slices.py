@@ -1,4 +1,4 @@
-"""Operations on sparse gradients that stay slices because they touch few rows of a variable."""
+"""Operations on sparse gradients, kept as `IndexedSlices` because they touch few rows of a variable."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import tensorflow as tf
 
 
 def joined(slices: tuple[tf.Tensor, tf.Tensor], shape: tf.TensorShape) -> tf.IndexedSlices:
-    """Concatenates the slices of all microbatches."""
+    """Joins the values and indices of all microbatches to one `IndexedSlices` of a variable of `shape`."""
     values, indices = slices[0], tf.reshape(slices[1], [-1])
     values = tf.reshape(values, [indices.shape[0], *shape[1:]])
     return tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), tf.int64))
 
 
 def scaled(gradient: Any, scale: tf.Tensor) -> Any:
-    """Multiplies a gradient, slices or a tensor."""
+    """Multiplies a gradient (`IndexedSlices` or a tensor) by `scale`."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
     return gradient * scale

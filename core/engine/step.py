@@ -26,20 +26,19 @@ from core.task.loss import Sums
 
 
 class StepResult(NamedTuple):
-    """The metrics of one step."""
+    """The outcome of one step: whether it was finite, and its summed metrics."""
 
     healthy: tf.Tensor  # false if a loss or gradient wasn't finite: later steps write nothing
     sums: Mapping[str, Sums]  # by phase; zero for a phase that wasn't due
 
 
 class TrainStep:
-    """`step(values, index) -> StepResult`: the phases of one training step, for use in cross-replica context.
+    """`step(values, index) -> StepResult`: the phases of one training step, called in cross-replica context.
 
-    With the backend of local steps in place of the strategy's, each replica takes it in its own context. An `exchange`
-    replaces the backend's. `values` are `[microbatches, rows, ...]` on each replica, as `batch` specifies; `index` is
-    the step's number, from 0. The run's number of `steps` is needed if a step function reads `rng.progress`. Unless it
-    `writes`, it only computes its update. If values come in a source's storage format, `decode` converts them for the
-    phases.
+    With the backend of local steps, each replica calls the step in its own context. As `batch` specifies, `values` are
+    `[microbatches, rows, ...]` on each replica; `index` is the step's number, from 0. `steps` is the run's number of
+    steps, needed only if a step function reads `rng.progress`. An `exchange` replaces the backend's. With
+    `writes=False`, updates are computed, but not written. `decode` converts values from a source's storage format.
     """
 
     def __init__(
@@ -91,15 +90,15 @@ class TrainStep:
         self.compile(compile)
 
     def decode_by(self, decode: Callable[[Batch], Batch] | None) -> None:
-        """Sets how later traces decode values from a source's storage format; None if they come decoded."""
+        """Sets the function that converts values from a source's storage format in later traces, or None."""
         self.decode = decode
 
     def compile(self, what: bool | Collection[str]) -> None:
-        """Sets what XLA compiles in later traces: everything, these updates one by one, or nothing.
+        """Sets what XLA compiles in later traces: everything (true), the named updates, or nothing (false).
 
-        Everything means a chunk of steps as one program, on one device. Several replicas compile the arithmetic of each
-        update separately. So does a CPU if a phase convolves, each microbatch separately: a convolution takes many
-        times as long in an XLA loop.
+        With true, one device compiles a chunk of steps as one program. Several replicas compile the arithmetic of each
+        update separately. If a phase convolves, a CPU compiles each microbatch separately: XLA runs a convolution in a
+        loop many times slower.
         """
         named = self.updates if isinstance(what, bool) else list(what)
         self.check_updates(named)
@@ -127,7 +126,7 @@ class TrainStep:
             )
 
     def _not_compiled(self, named: Collection[str], on_cpu: bool) -> dict[str, str]:
-        """Returns why XLA doesn't compile some of the named updates."""
+        """Returns `{update: reason}` for the named updates that XLA doesn't compile."""
         plans = [plan for plan in self.plans if plan.name in named]
         # XLA can't compile the collectives in an update that mixes rows either.
         mixing = [plan.name for plan in plans if plan.phase.mixes_rows and self.exchange.replicas > 1]
@@ -139,11 +138,11 @@ class TrainStep:
 
     @property
     def updates(self) -> list[str]:
-        """Lists the phases that train something."""
+        """Lists the names of the phases that train variables."""
         return [plan.name for plan in self.plans if isinstance(plan.phase, Update)]
 
     def check_updates(self, named: Collection[str]) -> None:
-        """Raises a `ConfigurationError` for the name of a missing update."""
+        """Raises a `ConfigurationError` if a name in `named` isn't an update of the task."""
         if strange := [name for name in named if name not in self.updates]:
             raise ConfigurationError(
                 f"`Trainer.compile` names `{strange[0]}`, but the updates of this task are {listed(self.updates)}."
@@ -153,7 +152,7 @@ class TrainStep:
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         """Runs every phase that is due.
 
-        With `limits` by update, an update writes nothing unless its gradient norm is finite and below its limit.
+        With `limits`, an update writes nothing unless its gradient norm is finite and below `limits[update]`.
         """
         self.exchange.begin(index)
         self.runner.begin(limits)
@@ -176,7 +175,7 @@ class TrainStep:
         return StepResult(healthy, {name: sums[name] for name in self.specs})
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the random numbers of `phase` in step `index`: they depend only on the run's seed and these."""
+        """Returns the `Rng` of `phase` in step `index`; it depends only on the run's seed, the phase and the step."""
         return self.runner.rng_of(phase, index)
 
 

@@ -1,1 +1,1 @@
-"""Policies for bad steps: measuring, skipping, rolling back."""
+"""Policies for bad steps: measures updates, detects spikes, skips steps, and undoes half-written ones."""

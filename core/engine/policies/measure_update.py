@@ -1,4 +1,4 @@
-"""Measures the effect of the next step on each module, without applying it.
+"""Measures the norms of the next step's gradients and updates per module, without applying the step.
 
 The measurement runs all phases of the training step, each from the current weights, and writes nothing.
 """
@@ -25,7 +25,7 @@ KINDS = ("gradient", "weight", "update")
 
 
 class MeasuredUpdate(Optimizer):
-    """An optimizer that measures its update instead of writing it: the norms of each module's parts."""
+    """An optimizer that records norms instead of writing its update: `{"update/net/dense": variable}`."""
 
     def __init__(self, optimizer: Optimizer):
         self.transform, self.parameters = optimizer.transform, optimizer.parameters
@@ -48,7 +48,7 @@ class MeasuredUpdate(Optimizer):
         apply_if: tf.Tensor | None = None,
         fused: bool = True,
     ) -> None:
-        """Measures what an `Optimizer` would write."""
+        """Computes the update as `Optimizer.apply` would, and records the norms of gradients, weights and updates."""
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
         weights, step = read(self.parameters), self.step.read_value()
         updates, _ = self.transform.update(gradients, read_all(self.slots), weights, step=step, value=value)
@@ -58,7 +58,7 @@ class MeasuredUpdate(Optimizer):
 
 
 class Watch:
-    """Measures the next step, in a separate trace: a run without measurements pays nothing."""
+    """Measures the next step in a separately traced function, so runs without measurements keep their speed."""
 
     def __init__(
         self,
@@ -86,7 +86,9 @@ class Watch:
         self._chunk = self._step.backend.program(chunk.get_concrete_function(), self._step.exchange.ledger)
 
     def norms(self, stacked: Batch, *, first: int, step: int) -> dict[str, float]:
-        """Returns the norms of `step`, which is in the chunk from `first` on; for several updates, by phase."""
+        """Returns norms of `step` in the chunk that begins at `first`, such as `{"gradient/net/dense": 0.5}`.
+
+        If the task has several updates, each name begins with the name of its phase."""
         self._chunk(stacked, self._step.backend.handed(tf.constant([first, step, step + 1], tf.int64)))
         several = len(self.optimizers) > 1
         return {

@@ -1,4 +1,4 @@
-"""Skips bad steps: non-finite ones, and those whose gradient is far larger than recent ones."""
+"""Skips bad steps: steps that aren't finite, and steps whose gradient norm is far above the recent norm."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ KINDS = (NOT_FINITE, SPIKE)
 
 
 class BadStep(NamedTuple):
-    """The last bad step of a run."""
+    """The last bad step of a run: its number, its phase, and its kind."""
 
     step: int
     phase: str
@@ -29,11 +29,11 @@ class BadStep(NamedTuple):
 
 
 class Skipping:
-    """Takes the steps of a chunk, and skips bad ones without a trace; for `make_chunk`.
+    """Runs the steps of a chunk and skips bad steps; passed to `make_chunk` as `take`.
 
-    A skipped step uses up its number, its examples and its random numbers, and changes nothing else. A step is skipped
-    if its kind is in `skips`, up to `max_skips` in a row; any other bad step ends the chunk. With a `spike_factor`, a
-    gradient norm of so many times the recent one is bad too.
+    A skipped step uses up its number, its examples and its random numbers, and changes nothing else. A bad step is
+    skipped if its kind is in `skips`, up to `max_skips` in a row; otherwise it ends the chunk. With a `spike_factor`,
+    a step is also bad if its gradient norm reaches `spike_factor` times the recent norm.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Skipping:
             self._late = tf.Variable(tf.zeros([2, len(self.updates)]), trainable=False)
 
     def __call__(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
-        """Takes the steps from `begin` to `end`, or up to a bad one that may not be skipped."""
+        """Runs the steps from `begin` up to `end`, or up to a bad step that may not be skipped."""
 
         def body(i: tf.Tensor, _: tf.Tensor, sums: Any, tally: tf.Tensor, late: tf.Tensor) -> Any:
             step, known = first + i, Late(*tf.unstack(late))
@@ -83,13 +83,13 @@ class Skipping:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Returns its counters."""
+        """Returns the variables of the skip counters and the recent norms."""
         return [self._tally, self._late]
 
     def _take(self, values: Batch, step: tf.Tensor, limits: tf.Tensor) -> tuple[StepResult, list[tf.Tensor]]:
-        """Takes one step, whole or not at all; also returns its number, phase and kind, in case it is bad.
+        """Runs one step, and undoes it if it is bad; returns its result and `[step, phase, kind]`.
 
-        The phase is the first bad one; the step is a spike if all its metrics are finite.
+        `phase` is the index of the first bad update. `kind` is an index in `KINDS`: a spike if all metrics are finite.
         """
         kept = self.undo.read()
         result = self.train_step(values, step, limits=dict(zip(self.updates, tf.unstack(limits), strict=True)))
@@ -104,7 +104,7 @@ class Skipping:
         return result, [step, phase, tf.cast(spike, tf.int64)]
 
     def _limits(self, late: Late) -> tf.Tensor:
-        """Returns the limits of gradient norms: infinite if nothing is a spike."""
+        """Returns each update's limit of the gradient norm; without a `spike_factor`, the largest float32."""
         if self.spike_factor:
             return late.limits(self.spike_factor)
         return tf.fill([len(self.updates)], tf.float32.max)
@@ -121,19 +121,19 @@ class Skipping:
 
     @property
     def last(self) -> BadStep:
-        """Returns the last bad step; it exists if `skipped` isn't 0, and if a bad step ended the chunk."""
+        """Returns the last bad step; valid only if `skipped` isn't 0 or a bad step ended the chunk."""
         step, phase, kind = self._tally.numpy().tolist()[2:]
         return BadStep(step, self.updates[phase], KINDS[kind])
 
     def state(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint."""
+        """Returns the counters and recent norms as Python numbers, for a checkpoint."""
         in_a_row, skipped = self._tally.numpy().tolist()[:2]
         norm, count = self._late.numpy().tolist()
         late = dict(zip(self.updates, zip(norm, count, strict=True), strict=True)) if self.spike_factor else {}
         return {"in_a_row": in_a_row, "skipped": skipped, "late": late}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Loads the state; of a run without skipped steps it is empty."""
+        """Restores the result of `state`; an empty `state` resets counters and norms."""
         late = state.get("late", {})
         self._tally.assign([state.get("in_a_row", 0), state.get("skipped", 0), ALL_WELL, 0, 0])
         self._late.assign(tf.transpose([late.get(name, [0.0, 0.0]) for name in self.updates]))

@@ -1,4 +1,4 @@
-"""Undoes a step whose later phase is bad: variables written by earlier phases get their old values back."""
+"""Undoes a step in which a later phase is bad: restores the variables that earlier phases wrote."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from core.task import Phase, Update
 
 
 class Undo:
-    """Keeps the values from before a step, to undo it. The last phase needs no copy: it can skip its own write."""
+    """Copies variables before a step, to restore them. The last phase needs no copy: it can skip its own write."""
 
     def __init__(self, assembly: Assembly, exchange: Exchange):
         self.exchange = exchange
@@ -24,13 +24,13 @@ class Undo:
         self.replicated = [v for key, v in unique.items() if key not in assembly.one_device_ids]
 
     def read(self) -> Any:
-        """Returns the values that the variables have before the step."""
+        """Returns copies of the variables before the step, for `put_back`."""
         replicated = self.exchange.run(lambda: _read(self.replicated)) if self.replicated else []
         with tf.device(self.exchange.device):
             return replicated, _read(self.alone)
 
     def put_back(self, kept: Any, *, unless: tf.Tensor) -> None:
-        """Restores the values `kept` before the step, unless all was well."""
+        """Restores the copies `kept`, which `read` returned, unless the boolean `unless` is true."""
         replicated, alone = kept
 
         def write() -> None:
