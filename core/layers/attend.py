@@ -1,8 +1,8 @@
 """The arithmetic of attention: pure functions of queries, keys and values.
 
-Its gradient makes few passes over tensors of size queries by keys. All other tensors are smaller by a factor of the
-sequence's length, so work is moved to them. The gradient of the softmax takes its sum over keys from the result (Dao et
-al., 2022). A product that is needed transposed transposes its small operand instead.
+The gradient makes few passes over tensors of shape [..., queries, keys]. All other tensors are smaller by a factor of
+the sequence's length, so work is moved to them. The softmax's gradient needs a sum over keys, which is computed from
+the attention's output (Dao et al., 2022). Instead of a large product, its small operand is transposed.
 """
 
 import math
@@ -32,10 +32,10 @@ def attend(
 ) -> tf.Tensor:
     """Returns `softmax(q k' / sqrt(size)) v` of `q` [batch, time, heads, size], `k`, `v` [batch, keys, kv_heads, size].
 
-    `mask` is true where attention is allowed, `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`,
-    with axes of size 1 for a shared mask. With `causal`, query `i` sees the keys up to `first_query + i`. A query that
-    sees no key gets zeros. More than `chunk_size` queries are computed in chunks whose scores aren't kept for the
-    gradient. This needs a number of queries that is known while tracing.
+    `mask` is true where attention is allowed: `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`.
+    Its axes may have size 1 for a shared mask. With `causal`, query `i` sees the keys up to `first_query + i`. A query
+    that sees no key gets zeros. More than `chunk_size` queries are computed in chunks whose scores aren't kept for the
+    gradient. Chunks need a `time` that is known while tracing.
     """
     check_fraction(dropout_rate=dropout_rate)
     if chunk_size is not None:
@@ -91,9 +91,9 @@ def _attend(
     dropout_rate: float,
     rng: Rng | None,
 ) -> tf.Tensor:
-    """Attends; `q` is [batch, time, group, head, size] and scaled, `k` and `v` are [batch, keys, group, size].
+    """Attends with a scaled `q` [batch, time, group, head, size], and `k` and `v` [batch, keys, group, size].
 
-    Queries that see no key of `seeing`, if it is given, get zeros.
+    If `seeing` is given, a query that is false for every key of `seeing` gets zeros.
     """
     if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
         q, k = widen(q), widen(k)
@@ -141,7 +141,7 @@ def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
 
 
 def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    """Returns the mask as `[batch, group, head, time, keys]`, with axes of size 1 where it is shared."""
+    """Returns `mask` as `[batch, group, head, time, keys]`; axes that share one mask have size 1."""
     heads, groups = q.shape[2], k.shape[2]
     full = [q.shape[0], heads, q.shape[1], k.shape[1]]
     kept = {2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}.get(mask.shape.rank, [])
@@ -163,7 +163,7 @@ def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _chunks(x: tf.Tensor, axis: int, count: int, chunk_size: int) -> tf.Tensor:
-    """Returns `x` with `axis`, padded at its end, cut into `count` chunks, which are the first axis."""
+    """Pads `axis` of `x` at its end and cuts it into chunks: [count, ...], with `axis` of size `chunk_size`."""
     shape = sizes(x)
     around = [(0, count * chunk_size - shape[axis] if i == axis else 0) for i in range(len(shape))]
     x = tf.reshape(tf.pad(x, around), [*shape[:axis], count, chunk_size, *shape[axis + 1 :]])
@@ -176,10 +176,10 @@ Drop = Callable[[tf.Tensor], tf.Tensor]
 def weighted_values(
     q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None, drop: Drop | None = None
 ) -> tf.Tensor:
-    """Returns `softmax(q k') v` [batch, time, groups, heads, value size]; scores count where `bias` isn't negative.
+    """Returns `softmax(q k') v` [batch, time, groups, heads, value size]; a negative `bias` replaces its score.
 
-    `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]; the `bias` broadcasts to
-    [batch, groups, heads, time, keys], and has no gradient. Weights go through `drop`, in the same shape.
+    `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]. The `bias` broadcasts to
+    [batch, groups, heads, time, keys], and has no gradient. `drop` is applied to the softmax, which has that shape.
     """
 
     @tf.custom_gradient
@@ -219,7 +219,7 @@ def weighted_values(
 
 
 def bias_of(mask: tf.Tensor) -> tf.Tensor:
-    """Returns zero where `mask` is true, and elsewhere a score so low that its weight is zero."""
+    """Returns 0.0 where `mask` is true, and elsewhere a score so low that the softmax makes it zero."""
     # A logarithm, because XLA computes it once; it would repeat a selection wherever scores are read, in each
     # layer.
     return tf.maximum(tf.math.log(tf.cast(mask, tf.float32)), 0.5 * tf.float32.min)

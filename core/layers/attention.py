@@ -19,7 +19,7 @@ _JOINED = 2**20  # values of three matrices; larger ones use all cores one by on
 
 
 class Cache(NamedTuple):
-    """The keys and values of the past, for decoding: `length` positions, with room for `keys.shape[1]`."""
+    """Keys and values of `length` earlier positions, for decoding, with room for `keys.shape[1]` positions."""
 
     keys: tf.Tensor  # [batch, room, kv_heads, head_size]
     values: tf.Tensor
@@ -30,9 +30,9 @@ class MultiHeadAttention(Module):
     """Multi-head attention of a sequence to itself or to a `context`: `[batch, time, size]` to `[batch, time, size]`.
 
     With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
-    hides the future. `rotary_base` turns on rotary positions (10000 in the paper). More than `chunk_size` queries, if
-    their number is known while tracing, are computed in chunks whose scores are recomputed for the gradient (Rabe and
-    Staats, 2021). `out_init` initializes the last matrix, if it differs from the others.
+    hides the future. `rotary_base` turns on rotary positions (10000 in the paper). More than `chunk_size` queries are
+    computed in chunks whose scores are recomputed for the gradient (Rabe and Staats, 2021). Chunks need a number of
+    queries that is known while tracing. `out_init` is a separate initializer for the output matrix.
 
     `mask` is true where attention is allowed, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries,
     keys]` or `[batch, keys]`. A query that sees no key gets zeros.
@@ -108,10 +108,10 @@ class MultiHeadAttention(Module):
         return Cache(zeros, zeros, tf.constant(0))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
-        """Returns the layer's outputs for the positions after those in `cache`, and the cache with them.
+        """Returns the outputs for `x`, which continues the sequence in `cache`, and the cache extended with `x`.
 
-        `x` has one or more positions `[batch, time, size]`; all at once or one by one gives the same. More positions
-        than the cache has room for raise an error. (In a compiled program, which can't raise, the outputs are `nan`.)
+        `x` is `[batch, time, size]`; one call with all positions gives the same as a call for each position. If the
+        cache has no room for `x`, an error is raised. (In a compiled program, the outputs are `nan` instead.)
         """
         check_axes(self, x, "batch, time, size")
         if not self.causal or self.takes_context:
@@ -133,7 +133,7 @@ class MultiHeadAttention(Module):
         return self.query(x), self.key(context), self.value(context)
 
     def _joined(self, x: tf.Tensor) -> Sequence[tf.Tensor] | None:
-        """Returns queries, keys and values from one matmul, if XLA gains by it and all three are projections of `x`."""
+        """Returns `[queries, keys, values]` from one matmul of `x`; `None` if separate matmuls are needed or faster."""
         layers = (self.query, self.key, self.value)
         if not in_xla() or any(type(layer) is not Linear or computes_by_parts(layer.w) for layer in layers):
             return None
@@ -149,7 +149,7 @@ class MultiHeadAttention(Module):
         return [tf.reshape(y, [*leading, width]) for y, width in zip(parts, widths, strict=True)]
 
     def _by_head(self, made: Sequence[tf.Tensor], first: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns queries, keys and values, `[batch, time, heads, head_size]`; `first` is the first one's position."""
+        """Splits the tensors of `made` into heads: [batch, time, heads, head_size]; `first` is the first position."""
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         q, k, v = (tf.reshape(y, [*sizes(y)[:-1], n, self.head_size]) for y, n in zip(made, heads, strict=True))
         if self.rotary_base is not None:
@@ -159,13 +159,13 @@ class MultiHeadAttention(Module):
 
 
 def _join(y: tf.Tensor) -> tf.Tensor:
-    """Returns `[batch, time, heads, size]` with concatenated heads, `[batch, time, heads * size]`."""
+    """Concatenates the heads of `y`: `[batch, time, heads, size]` to `[batch, time, heads * size]`."""
     batch, time, heads, size = sizes(y)
     return tf.reshape(y, [batch, time, heads * size])
 
 
 def _write(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """Returns `old` with `new` from position `first` on, by selection: XLA has no slices of unknown size."""
+    """Returns `old` with `new` from position `first` on. Uses `tf.where`: XLA has no slices of unknown size."""
     distance = tf.range(tf.shape(old)[1]) - first
     time = tf.shape(new)[1]
     inside = ((distance >= 0) & (distance < time))[:, tf.newaxis, tf.newaxis]

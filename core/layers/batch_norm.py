@@ -12,20 +12,18 @@ from core.task.statistics import Statistics, Sums, Values
 class BatchNorm(Norm):
     """Ioffe and Szegedy (2015): normalises each channel to zero mean and unit variance over the batch and space.
 
-    `layer(x, statistics=statistics)` trains: it normalises with the batch's moments and adds its sums to `statistics`,
-    from which the engine computes the new moving averages (see `core.task.statistics`). `layer(x)` normalises with
-    those averages. With `sync`, the batch is that of all replicas together.
+    `layer(x, statistics=statistics)` trains. It normalises with the batch's mean and variance, and adds the batch's
+    sums to `statistics`. From these the engine computes the new moving averages (see `core.task.statistics`).
+    `layer(x)` normalises with the moving averages. With `sync`, the batch is that of all replicas together.
 
-    The averages weigh the batch of `k` updates ago by `decay ** k`, and are divided by the sum of the weights (Kingma
-    and Ba's bias correction, 2015). So they are right from the first update on, for every decay, and the first batch
-    counts no more than later ones.
+    A moving average weighs the batch of `k` updates ago by `decay ** k`, and divides by the sum of these weights.
+    Thanks to this bias correction (Kingma and Ba, 2015), it is right from the first update on, for every `decay`.
 
-    The moving variance is that of the batch, Σ (x − mean)² / n, with which training normalises too, as in Flax and the
-    paper's training. The paper's inference and PyTorch's `running_var` divide by n − 1. PyTorch's `momentum` is `1 -
-    decay`.
+    The variance is Σ (x − mean)² / n in training and in the moving average, as in Flax and the paper's training. The
+    paper's inference and PyTorch's `running_var` divide by n − 1. PyTorch's `momentum` is `1 - decay`.
 
-    With the averages, an output is the difference of two products. It is off by about 1e-7 for each deviation between
-    the mean and zero: by 1e-3 at ten thousand. Training has no such error: it centres the batch first.
+    With the averages, an output is the difference of two products. Its error is about 1e-7 times |mean| / deviation:
+    1e-3 if the mean is ten thousand deviations from zero. Training has no such error: it centres the batch first.
     """
 
     def __init__(
@@ -64,11 +62,11 @@ class BatchNorm(Norm):
 
     @property
     def moving(self) -> tuple[tf.Variable, ...]:
-        """Returns the averages, in the order of the values of `moments`."""
+        """Returns `(moving_mean, moving_variance)`, the order in which `moments` returns its values."""
         return self.moving_mean, self.moving_variance
 
     def moments(self, sums: Sums) -> Values:
-        """Returns the mean and variance of these sums alone; without any values, the moving averages."""
+        """Returns the mean and variance of `sums` alone; if `sums.count` is 0, the moving averages."""
         old_mean, old_variance = (tf.cast(v, tf.float64) for v in self.moving)
         distance, variance = _moments(sums)
         variance = one_of(sums.count > 0.0, variance, old_variance)  # `distance` is 0 then
@@ -78,7 +76,7 @@ class BatchNorm(Norm):
         }
 
     def averages(self, sums: Sums) -> Values:
-        """Returns the moving averages after an update with these sums; without any values, the old ones."""
+        """Returns the moving averages after an update with `sums`; if `sums.count` is 0, the old averages."""
         old_mean, old_variance = (tf.cast(v, tf.float64) for v in (self.moving_mean, self.moving_variance))
         distance, variance = _moments(sums)
         seen = sums.count > 0.0
@@ -94,7 +92,7 @@ class BatchNorm(Norm):
         }
 
     def _batch(self, x: tf.Tensor, statistics: Statistics) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns `x` minus a constant, its mean after that, and its variance; adds the batch to `statistics`."""
+        """Returns `x - constant`, the mean of that difference, and its variance; adds the batch to `statistics`."""
         seen = spread(x, list(range(x.shape.rank - 1)), keepdims=False)
         rest, variance = seen.rest, seen.variance
         # The sums are about the moving mean, which all microbatches and replicas of a step share. It may be far from
@@ -111,7 +109,7 @@ class BatchNorm(Norm):
 
 
 def _moments(sums: Sums) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the mean, relative to the reference point of the sums, and the variance."""
+    """Returns the mean minus the reference point of `sums`, and the variance."""
     some = tf.maximum(sums.count, 1.0)
     distance = sums.total / some
     return distance, tf.maximum(sums.square / some - tf.square(distance), 0.0)

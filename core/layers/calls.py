@@ -1,4 +1,4 @@
-"""How containers call their layers: a layer gets `rng` and `statistics` if it takes them."""
+"""How containers call their layers: `rng` and `statistics` are passed to layers with such arguments."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _PASSED = ("rng", "statistics")
 
 
 def arguments_of(layer: Layer) -> frozenset[str]:
-    """Returns which of `rng` and `statistics` the layer's signature has. Called once, at construction."""
+    """Returns the names among `rng` and `statistics` that `layer` takes, such as `{"rng"}`."""
     if not callable(layer):
         raise TypeError(
             f"`layers` holds {layer!r}, which can't be called; give a layer or a function such as `tf.nn.relu`."
@@ -21,5 +21,5 @@ def arguments_of(layer: Layer) -> frozenset[str]:
 
 
 def call(layer: Layer, takes: frozenset[str], x: tf.Tensor, **passed: Any) -> tf.Tensor:
-    """Returns `layer(x)` with those of `passed` that it takes."""
+    """Returns `layer(x, ...)` with the arguments of `passed` whose names are in `takes`."""
     return layer(x, **{name: value for name, value in passed.items() if name in takes})

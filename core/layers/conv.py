@@ -64,7 +64,7 @@ class ConvBase(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output with the kernel `w` in place of its own."""
+        """Returns the layer's output for `x`, computed with the kernel `w` in place of `self.w`."""
         check_axes(self, x, f"batch, {SPACE[self.rank]}, channels")
         check_last(self, x, self.in_channels, "in_channels")
         return for_any_rows(lambda x: add_bias(self._convolve(x, w), self.b), x)
@@ -103,9 +103,9 @@ def convolve(
     *,
     turned: bool = True,
 ) -> tf.Tensor:
-    """Returns a convolution in the dtype of `x`, with gradients on every device.
+    """Returns the convolution of `x` with `w` in the dtype of `x`, with gradients on every device.
 
-    If `turned` is true, gradients may be convolutions of transposed tensors, where that is faster.
+    If `turned` is true, gradients may be computed as convolutions of transposed tensors, if that is faster.
     """
 
     def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
@@ -130,7 +130,7 @@ _OUTPUTS = 100  # of an image; with fewer, transposing the tensors costs as much
 
 
 def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
-    """Says whether `convolve_image` is the faster way."""
+    """Says whether `convolve_image(x, w)` is faster than TensorFlow's convolution with its gradients."""
     if x.dtype.size < 4 or not all(x.shape):  # a size is unknown or zero
         return False
     if w.shape[:2] == [1, 1]:  # a matmul
@@ -145,9 +145,9 @@ def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
 def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
     """Convolves `x` `[rows, height, width, in]` with `w` `[height, width, in, out]`; the kernel must fit into `x`.
 
-    Both gradients are convolutions. The kernel's convolves `x` with `dy`, with rows in place of channels; that of `x`
-    convolves `dy` with the mirrored kernel. So they run on the forward kernel, Eigen's best: many times faster if one
-    side has few channels, as in a generator's first and last layers.
+    Both gradients are convolutions too. The gradient of `w` convolves `x` with `dy`, with rows in place of channels.
+    The gradient of `x` convolves `dy` with the mirrored `w`. So both run on Eigen's forward kernel, its fastest. The
+    gain is largest if `in` or `out` is small, as in a generator's first and last layers.
     """
     y = tf.nn.conv2d(x, w, 1, "VALID")
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions, which upsample: the gradient of a convolution with respect to its input.
+"""Transposed convolutions, which upsample: each computes the gradient of a convolution with respect to its input.
 
 Channels are last, and kernels are `[*window, in_channels / groups, out_channels]` as in a convolution.
 """
@@ -15,9 +15,9 @@ from core.layers.windows import Pairs, half_kernel, split_groups
 class _ConvTranspose(ConvBase):
     """A transposed convolution.
 
-    `padding` is that of the convolution whose gradient this is. From `n` values, `"SAME"` makes `n * stride`, and
-    `"VALID"` makes `(n - 1) * stride + max(span, stride)` with `span = (kernel_size - 1) * dilation + 1`. An explicit
-    padding is cut off the ends of `(n - 1) * stride + span`.
+    `padding` is the padding of the convolution whose gradient is computed. Let `span = (kernel_size - 1) * dilation +
+    1`. `"SAME"` turns `n` values into `n * stride`, and `"VALID"` into `(n - 1) * stride + max(span, stride)`. An
+    explicit padding is cut off both ends of `(n - 1) * stride + span` values.
     """
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -50,7 +50,7 @@ def transposed_convolve(
     dilation: Sequence[int],
     groups: int = 1,
 ) -> tf.Tensor:
-    """Returns a transposed convolution in the dtype of `x`, with gradients on every device."""
+    """Returns the transposed convolution of `x` with `w` in the dtype of `x`, with gradients on every device."""
     # No CPU kernel takes a dilation; zeros between the taps of the kernel have the same effect.
     w = spread_taps(w, dilation)
     batch, *space, _ = sizes(x)
@@ -84,7 +84,7 @@ def transposed_convolve(
 
 
 def spread_taps(w: tf.Tensor, dilation: Sequence[int]) -> tf.Tensor:
-    """Returns a kernel with `dilation - 1` zeros between its taps."""
+    """Returns `w` with `dilation - 1` zeros between neighbouring values along each spatial axis."""
     for axis, (k, d) in enumerate(zip(w.shape[:-2], dilation, strict=True)):
         if d > 1:
             before, after = w.shape[:axis].as_list(), w.shape[axis + 1 :].as_list()

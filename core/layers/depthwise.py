@@ -18,7 +18,7 @@ from core.random import Rng
 class DepthwiseConv2D(Module):
     """Convolves each channel of `[batch, height, width, channels]` with `multiplier` separate filters.
 
-    The kernel is that of a convolution with one group per channel: `[height, width, 1, channels * multiplier]`.
+    The kernel has the shape for a convolution with one group per channel: `[height, width, 1, channels * multiplier]`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class DepthwiseConv2D(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output with the kernel `w` in place of its own."""
+        """Returns the layer's output for `x`, computed with the kernel `w` in place of `self.w`."""
         check_axes(self, x, f"batch, {SPACE[2]}, channels")
         check_last(self, x, self.channels, "channels")
         height, width = w.shape[:2]

@@ -18,7 +18,7 @@ _calls: contextvars.ContextVar[dict[Module, list[bool]] | None] = contextvars.Co
 
 @contextlib.contextmanager
 def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
-    """Collects, in its context, the dropout layers called, and for each call whether it was given an `rng`."""
+    """Yields `{layer: [True, False]}`: the dropout layers called in its context, and which calls had an `rng`."""
     found: dict[Module, list[bool]] = {}
     token = _calls.set(found)
     try:
@@ -28,7 +28,7 @@ def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
 
 
 class _Dropper(Module):
-    """Drops with probability `rate` and scales the rest by `1 / (1 - rate)`, which keeps the mean."""
+    """Drops values with probability `rate`, and scales the others by `1 / (1 - rate)`, which keeps the mean."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -61,7 +61,7 @@ class SpatialDropout(_Dropper):
 
 
 class StochasticDepth(_Dropper):
-    """Huang et al. (2016): drops a whole branch for an example; put it last in the layer of a `Residual`."""
+    """Huang et al. (2016): drops all values of an example; put it last in the inner layer of a `Residual`."""
 
     def _mask_shape(self, x: tf.Tensor) -> list[Any]:
         batch, *rest = sizes(x)
@@ -69,7 +69,7 @@ class StochasticDepth(_Dropper):
 
 
 def drop(x: tf.Tensor, rng: Rng, rate: float, mask_shape: list[Any]) -> tf.Tensor:
-    """Drops values of `x`; along axes where `mask_shape` has ones, all values are dropped or kept together."""
+    """Drops values of `x`; along an axis of size 1 in `mask_shape`, values are dropped or kept together."""
     # Sixteen bits decide on each value: half the draws, for a rate exact to 1e-5. The scale uses the rounded rate, so
     # the mean is exact.
     threshold = min(round(rate * 2**16), 2**16 - 1)

@@ -15,7 +15,7 @@ from core.random import Rng
 class Embedding(Module):
     """Looks up a vector for each id below `num_embeddings`; `logits` reuses the table (Press and Wolf, 2017).
 
-    Ids are integers, so the result is float32 unless the call names another `dtype`: [...] to [..., size].
+    Maps integer ids [...] to vectors [..., size] in float32, or in the `dtype` given to the call.
     """
 
     def __init__(self, num_embeddings: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
@@ -54,7 +54,7 @@ class LearnedPositions(Module):
         self.w = tf.Variable(w_init(rng.fold("w"), [max_length, size]), name="w")
 
     def __call__(self, x: tf.Tensor, first: tf.Tensor | int = 0) -> tf.Tensor:
-        """Adds positions; `first` is the position of the first vector of `x`, for decoding."""
+        """Adds position vectors to `x`; `first` is the position of `x[:, 0]`, which decoding needs."""
         check_last(self, x, self.size, "size")
         check_axes(self, x, "batch, time, size")
         time, start = x.shape[1], tf.get_static_value(first)

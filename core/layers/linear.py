@@ -34,7 +34,7 @@ class Linear(Module):
         return self.compute(x, self.w)
 
     def compute(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output with the kernel `w` in place of its own."""
+        """Returns the layer's output for `x`, computed with the kernel `w` in place of `self.w`."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, w, self.b)
 
@@ -65,7 +65,7 @@ class Bilinear(Module):
         return self.compute(left, right, self.w)
 
     def compute(self, left: tf.Tensor, right: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output with the kernel `w` in place of its own."""
+        """Returns the output for `left` and `right`, computed with the kernel `w` in place of `self.w`."""
         check_last(self, left, self.left_size, "left_size", "left")
         check_last(self, right, self.right_size, "right_size", "right")
         if left.dtype != right.dtype:

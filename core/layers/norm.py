@@ -1,4 +1,4 @@
-"""Normalisation of each example with its own statistics, which are float32 for every input dtype."""
+"""Layers that normalise each example separately, with statistics in float32 for every input dtype."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from core.tracing import computes_by_parts, in_xla_on_cpu
 
 
 class Norm(Module):
-    """The common part of the norms: an optional scale and offset per channel, and an epsilon under the root."""
+    """The common part of the norms: an optional scale and offset per channel, and `epsilon` under the root."""
 
     def __init__(self, size: int, *, epsilon: float, scale: bool, offset: bool):
         super().__init__()
@@ -26,7 +26,7 @@ class Norm(Module):
         self.offset = tf.Variable(tf.zeros([size]), name="offset") if offset else None
 
     def _in_rows(self) -> bool:
-        """Says whether to normalise the last axis as rows of a matrix; on a mesh, sharded axes can't be merged."""
+        """Says whether to reshape the input to [rows, size]; not on a mesh, which can't merge sharded axes."""
         return self.scale is not None and not computes_by_parts(self.scale)
 
     def _of_rows(self, x: tf.Tensor, *, centred: bool) -> tf.Tensor:
@@ -70,7 +70,7 @@ class RMSNorm(Norm):
 
 
 class GroupNorm(Norm):
-    """Wu and He (2018): normalises space and a group's channels, `[batch, ..., size]`, to zero mean, unit variance."""
+    """Wu and He (2018): normalises each group of channels over space to zero mean and unit variance."""
 
     def __init__(self, size: int, groups: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
@@ -102,7 +102,7 @@ class GroupNorm(Norm):
 class InstanceNorm(GroupNorm):
     """Ulyanov et al. (2016): normalises each channel of each example to zero mean and unit variance over space.
 
-    Unlike PyTorch's, it has a scale and an offset by default.
+    By default it has a scale and an offset; PyTorch's `InstanceNorm` has neither.
     """
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
@@ -110,7 +110,7 @@ class InstanceNorm(GroupNorm):
 
 
 class Spread(NamedTuple):
-    """Values minus a constant near their mean, and their statistics about that constant."""
+    """Values minus the constant `about`, which is near their mean, with their remaining mean and variance."""
 
     about: tf.Tensor
     centred: tf.Tensor
@@ -121,8 +121,8 @@ class Spread(NamedTuple):
 def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Spread:
     """Measures the mean and variance of `x` over `axes`, exactly even if the mean is far from zero.
 
-    A mean is rounded like the large numbers in its sum, perhaps by more than they differ. So values are measured
-    relative to a constant, the mean of an eighth of them: subtracting it is exact, and the differences are small.
+    The rounding error of a mean grows with the values' size, and may exceed their differences. So first a constant
+    is subtracted, the mean of an eighth of the values. That is exact, and leaves small differences.
     """
     # Not `tf.nn.moments`: its variance treats the mean as constant, which gives wrong second derivatives.
     first = axes[0]
@@ -136,7 +136,7 @@ def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Sprea
 
 
 def mean(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> tf.Tensor:
-    """Returns the mean over `axes`; zero if empty. The gradient of `tf.reduce_mean` would divide the large tensor."""
+    """Returns the mean of `x` over `axes`; zero if `x` is empty. Its gradient divides the mean's small tensor."""
     shape = sizes(x)
     count = tf.cast(tf.maximum(math.prod(shape[axis] for axis in axes), 1), x.dtype)
     return tf.reduce_sum(x, axes, keepdims=keepdims) / count
@@ -150,9 +150,9 @@ def affine(y: tf.Tensor, scale: tf.Tensor | None, offset: tf.Tensor | None) -> t
 
 
 def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsilon: float, centred: bool) -> tf.Tensor:
-    """Returns `x` [rows, size] minus its mean, if `centred`, over its deviation, times `scale`, plus `offset`.
+    """Normalises each row of `x` [rows, size]: `(x - mean) / deviation * scale + offset`.
 
-    Its gradient makes few passes.
+    The mean is subtracted only if `centred`. The gradient makes few passes over `x`.
     """
     size = x.shape[-1]
 
@@ -181,7 +181,7 @@ def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsi
 
 
 def _along_rows(x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns the sums of `x` [rows, size] times `weights` [size], as [rows, 1]."""
+    """Returns each row's sum of `x * weights`, [rows, 1], for `x` [rows, size] and `weights` [size]."""
     # XLA adds numbers up one after another, each waiting for the last.
     if in_xla_on_cpu():
         return tf.matmul(x, weights[:, tf.newaxis])

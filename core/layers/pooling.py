@@ -17,7 +17,7 @@ _Pool = Callable[..., tf.Tensor]  # TensorFlow's: (x, window, stride, padding)
 
 
 class _Pooling(Module):
-    """Slides a window over space; its stride is its size by default."""
+    """Slides a window over the spatial axes; by default, the stride is the window's size."""
 
     def __init__(self, window: Ints, *, stride: Ints | None = None, padding: Padding = "VALID"):
         super().__init__()
@@ -53,7 +53,7 @@ class _Pooling(Module):
 
 
 class MaxPool(_Pooling):
-    """Returns each window's largest value: never padding, and NaN if the window contains one."""
+    """Returns each window's largest value, ignoring padding; NaN if the window contains a NaN."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
@@ -67,7 +67,7 @@ class MaxPool(_Pooling):
 
 
 class AveragePool(_Pooling):
-    """Returns the mean of each window; padding doesn't count (in PyTorch it does by default)."""
+    """Returns the mean of each window, without padding (PyTorch's default counts padding as zeros)."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
@@ -82,14 +82,14 @@ class AveragePool(_Pooling):
 
 
 def global_average_pool(x: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over all of space: [batch, ..., channels] to [batch, channels]."""
+    """Returns the mean over all spatial axes: [batch, ..., channels] to [batch, channels]."""
     axes = _space(x)
     check_floats("global pool", x)
     return tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 
 
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:
-    """Returns the largest value over all of space: [batch, ..., channels] to [batch, channels]."""
+    """Returns the largest value over all spatial axes: [batch, ..., channels] to [batch, channels]."""
     axes = _space(x)
     return _largest(lambda x: tf.reduce_max(x, axes), x)
 
@@ -104,9 +104,9 @@ def _space(x: tf.Tensor) -> list[int]:
 
 
 def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `pool(x)`, corrected: `nan` for windows that contain one, minus infinity for windows of only that.
+    """Returns `pool(x)`, but `nan` for a window with a `nan`, and minus infinity for a window of only that.
 
-    TensorFlow's kernels skip `nan` or turn it into the lowest number, as they do minus infinity; so does XLA.
+    The kernels of TensorFlow and XLA skip both values, or return the dtype's lowest finite number.
     """
     y = pool(x)
     if not x.dtype.is_floating:
@@ -150,13 +150,13 @@ def _pool(pool: _Pool, x: tf.Tensor, window: Sequence[int], stride: Sequence[int
 def max_pool(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
     """Returns `tf.nn.max_pool`, whose gradient goes to the first of equal values, with and without XLA.
 
-    XLA's gradient goes to another one of them, and takes ten to thirty times as long as TensorFlow's kernel on a CPU.
+    XLA's own gradient goes to another of the equal values. On a CPU it takes 10 to 30 times as long as TensorFlow's.
     """
     return _by_slices(x, window, stride, padding) if in_xla() else tf.nn.max_pool(x, window, stride, padding)
 
 
 def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
-    """Returns the pool with a gradient that handles the window's positions one after another."""
+    """Returns `tf.nn.max_pool(x, ...)`; its gradient loops over the positions within the window."""
 
     @tf.custom_gradient
     def pooled(x: tf.Tensor) -> Any:
@@ -185,6 +185,6 @@ def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], paddi
 
 
 def _halves(lacking: Any) -> tuple[Any, Any]:
-    """Returns the padding before and after, as `"SAME"` splits it."""
+    """Splits a total padding of `lacking` values into (before, after), as `"SAME"` does: 3 into (1, 2)."""
     lacking = tf.maximum(lacking, 0) if tf.is_tensor(lacking) else max(lacking, 0)
     return lacking // 2, lacking - lacking // 2

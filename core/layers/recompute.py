@@ -16,9 +16,9 @@ Function = Callable[..., Any]
 def recompute(fn: Function) -> "Recomputed":
     """Calls `fn`, a layer or function of tensors, storing only its arguments for the gradient (Chen et al., 2016).
 
-    Results and gradients equal those of `fn`; it saves memory in a graph, not in eager code. Only arguments and
-    variables receive gradients, so an `fn` that closes over a float tensor raises an error. Use the result in place of
-    `fn`, in a `Sequential` too.
+    Results and gradients equal those of `fn`. Memory is saved in a graph, not in eager code. Only arguments and
+    variables receive gradients, so an `fn` that closes over a float tensor raises an error. Use the returned module in
+    place of `fn`, in a `Sequential` too.
 
     >>> from core.layers import Linear
     >>> from core.random import Rng
@@ -32,7 +32,7 @@ def recompute(fn: Function) -> "Recomputed":
 
 
 class Recomputed(Module):
-    """A module, so that the variables of its layer are found."""
+    """Calls `layer` with gradient checkpointing; a `Module`, so that the layer's variables are found."""
 
     def __init__(self, fn: Function):
         super().__init__()
@@ -75,11 +75,11 @@ class Recomputed(Module):
 
 
 def _zero_after(upstream: tf.Tensor) -> tf.Tensor:
-    """Returns a zero that can't be known before the gradient arrives.
+    """Returns a zero computed from the gradient `upstream`, which compilers can't simplify to a constant.
 
-    Added to the arguments, it prevents merging the second computation with the first or running them in parallel: XLA
-    ignores control dependencies, and neither compiler can simplify this zero. It reads only a slice of the last
-    dimension: on a mesh, the other dimensions are often sharded, and would be gathered for one number.
+    The zero is added to the arguments, so that the recomputation waits for `upstream`. Otherwise compilers may merge
+    it with the forward pass, since XLA ignores control dependencies. Only a slice of the last axis is read: on a mesh,
+    reading all of a sharded tensor would gather it.
     """
     few = upstream[..., :1] if (upstream.shape.rank or 0) > 1 else upstream
     largest = tf.reduce_max(tf.cast(few, tf.float32))  # minus infinity for an empty tensor

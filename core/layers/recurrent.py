@@ -1,6 +1,6 @@
-"""Recurrent cores, and `unroll`, which runs one over time.
+"""Recurrent cores, and `unroll`, which runs a core over time.
 
-A core maps an input and a state to an output and the next state; `unroll` does so for `[batch, time, size]`:
+A core maps an input and a state to an output and the next state; `unroll` repeats this along `[batch, time, size]`:
 
     >>> from core.layers import LSTM, unroll
     >>> from core.random import Rng
@@ -27,7 +27,7 @@ from core.random import Rng
 class Core(Module):
     """One step of a recurrent network: `core(x, state) -> (output, new state)`.
 
-    `project`, which depends on inputs alone, is a separate method: `unroll` calls it once for all times.
+    `project` depends on inputs alone, so `unroll` calls it once for all time steps.
     """
 
     gates: int
@@ -59,12 +59,12 @@ class Core(Module):
         return self.step(self.project(x), state)
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the input's contribution to the gates."""
+        """Returns the gates' summands that depend on the input `x` alone, before the activations."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, self.w, self.b)
 
     def step(self, projected: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
-        """Returns output and new state, from `project(x)` and the state."""
+        """Returns `(output, new state)` for `projected`, the result of `project(x)`, and the old `state`."""
         raise TypeError(f"`{type(self).__name__}` needs `step(projected, state) -> (output, new state)`.")
 
     def initial_state(self, batch_size: Any, dtype: tf.DType = tf.float32) -> Any:
@@ -92,10 +92,9 @@ class LSTMState(NamedTuple):
 
 
 class LSTM(Core):
-    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), which start open (bias 1).
+    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), whose bias starts at 1 (open).
 
-    `w`, `u` and `b` store the gates in the order input, forget, cell, output. PyTorch has two biases, whose sum
-    corresponds to `b`.
+    `w`, `u` and `b` store the gates in the order input, forget, cell, output. `b` is the sum of PyTorch's two biases.
     """
 
     gates = 4
@@ -116,9 +115,9 @@ class LSTM(Core):
 
 
 class GRU(Core):
-    """Cho et al. (2014), with the reset gate after the matmul, so that all gates are one matmul (as in cuDNN).
+    """Cho et al. (2014), but the reset gate multiplies `h u`, not `h` (as in cuDNN): one matmul for all gates.
 
-    `w`, `u` and `b` store the gates in the order reset, update, new; `b_new` belongs to the state's part of the last.
+    `w`, `u` and `b` store the gates in the order reset, update, new; `b_new` is added to the new gate's `h u`.
     """
 
     gates = 3
@@ -147,8 +146,8 @@ class GRU(Core):
 def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | None = None) -> tuple[tf.Tensor, Any]:
     """Runs `core` over `x` `[batch, time, in_size]`; returns outputs `[batch, time, size]` and the last state.
 
-    `state` is zeros by default. With `lengths` `[batch]`, an example ends at its length: its state stays, and its
-    outputs are zero. If a length turns out to be out of range at run time, both are `nan`.
+    `state` is zeros by default. With `lengths` `[batch]`, each example stops after its length: then its state stays
+    the same and its outputs are zero. If a length is out of range at run time, outputs and state are `nan`.
     """
     check_axes(core, x, "batch, time, in_size")
     batch, time, _ = sizes(x)
@@ -183,12 +182,12 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
 
 
 def _beside(going: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Returns `going` `[batch]` reshaped to the rank of `x`, to select its rows."""
+    """Reshapes `going` `[batch]` to `[batch, 1, ...]`, with the rank of `x`, to select rows of `x`."""
     return tf.reshape(going, [-1, *[1] * (x.shape.rank - 1)])
 
 
 def _check_state(state: Any, x: tf.Tensor) -> None:
-    """Raises if a part of the state lacks the batch axis, which `lengths` needs."""
+    """Raises an error if a tensor of `state` lacks the batch axis, which `lengths` needs."""
     for part in tf.nest.flatten(state):
         if part.shape.rank in (0, None) or not part.shape[:1].is_compatible_with(x.shape[:1]):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al., 2021, "RoFormer"): query times key depends only on their relative position."""
+"""Rotary positions (Su et al., 2021, "RoFormer"): a score depends only on the distance from query to key."""
 
 import math
 
@@ -12,8 +12,8 @@ from core.layers.shapes import check_axes, check_floats, widen
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
     """Rotates `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
 
-    Values `i` and `i + size / 2` of a head form a plane, rotated by `position / base ** (2 i / size)`; in the paper,
-    neighbouring values form the planes.
+    Values `i` and `i + size / 2` of a head form a plane, rotated by `position / base ** (2 i / size)` radians. In the
+    paper, values `2 i` and `2 i + 1` form a plane.
     """
     check_axes("rotary", x, "batch, time, heads, size")
     check_floats("rotary", x)

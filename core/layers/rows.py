@@ -1,7 +1,7 @@
-"""Workarounds for TensorFlow kernels that fail on batches without rows.
+"""Workarounds for TensorFlow kernels that fail on empty batches (zero rows).
 
-With oneDNN, a convolution of no rows returns its input's shape, and the gradient of a max pool aborts the process.
-Without oneDNN, the gradient of a depthwise kernel is uninitialised memory. A mirrored border needs rows too.
+With oneDNN, a convolution of zero rows returns its input's shape, and the gradient of a max pool aborts the process.
+Without oneDNN, the gradient of a depthwise kernel is uninitialised memory. `Pad` with a mirrored border fails too.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _some_rows: contextvars.ContextVar[bool] = contextvars.ContextVar("some_rows", d
 
 @contextlib.contextmanager
 def some_rows() -> Iterator[None]:
-    """Declares that code traced in this context gets at least one row, although the number isn't known."""
+    """Declares that batches in this context have at least one row, although tracing doesn't know the number."""
     token = _some_rows.set(True)
     try:
         yield
@@ -26,10 +26,10 @@ def some_rows() -> Iterator[None]:
 
 
 def for_any_rows(op: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `op(x)`, where `op` computes each row separately; no rows become one of zeros, which is removed again.
+    """Returns `op(x)`, also for zero rows; `op` must compute each row separately.
 
-    If tracing knows that there are rows, this is exactly `op(x)`. Otherwise rows are passed without a copy: TensorFlow
-    makes none for an empty padding or a full slice.
+    An `x` of zero rows gets one row of zeros, which is removed from the result. If tracing knows that `x` has rows,
+    this is exactly `op(x)`. Otherwise a non-empty `x` isn't copied: TensorFlow skips an empty padding and a full slice.
     """
     if x.shape[0] or _some_rows.get():
         return op(x)

@@ -1,4 +1,4 @@
-"""Shape checks of layers, made while tracing, so that a mistake is found before the first step."""
+"""Shape checks of layers, made while tracing, so that wrong shapes raise errors before the first step."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from core.choice import nan
 
 
 def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
-    """Raises if `x` isn't a tensor, or if its rank isn't known while tracing."""
+    """Raises an error if `x` isn't a tensor, or if its rank isn't known while tracing."""
     _check_tensor(layer, x, argument)
     if x.shape.rank is None:
         raise ValueError(
@@ -19,7 +19,7 @@ def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
 
 
 def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:
-    """Raises if `x` lacks the axes that `axes` names, for example "batch, height, width, channels"."""
+    """Raises an error if `x` lacks one of `axes`, for example "batch, height, width, channels"."""
     _check_tensor(layer, x, argument)
     if x.shape.rank != len(axes.split(", ")):
         raise ValueError(
@@ -29,7 +29,7 @@ def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> N
 
 
 def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
-    """Raises for integers, booleans and strings: weights in their dtype would make no sense."""
+    """Raises an error if `x` holds integers, booleans or strings: weights can't have such a dtype."""
     _check_tensor(layer, x, argument)
     if not (x.dtype.is_floating or x.dtype.is_complex):
         raise ValueError(
@@ -38,7 +38,7 @@ def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
 
 
 def check_last(layer: object, x: tf.Tensor, size: int, argument: str, name: str = "x") -> None:
-    """Raises if `x` isn't floating point, or if its last axis isn't the size that the layer was made for."""
+    """Raises an error if `x` isn't floating point, or if its last axis isn't `size` long."""
     check_floats(layer, x, name)
     if x.shape.rank is None or x.shape.rank < 1 or x.shape[-1] is None:
         raise ValueError(
@@ -62,7 +62,7 @@ def sizes(x: tf.Tensor) -> list[Any]:
 
 
 def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
-    """Returns `x` with all axes before the last `trailing` flattened into one, and the sizes of the flattened axes."""
+    """Flattens all axes of `x` except the last `trailing` into one; returns `x`, and the sizes of these axes."""
     leading, rest = sizes(x)[: x.shape.rank - trailing], x.shape[x.shape.rank - trailing :]
     if len(leading) == 1:
         return x, leading
@@ -71,7 +71,7 @@ def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
 
 
 def widen(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` in the dtype of sums and statistics: float64 if `x` is float64, else float32."""
+    """Returns `x` in the dtype that sums and statistics use: float64 if `x` is float64, else float32."""
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
@@ -91,7 +91,7 @@ def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
 
 
 def nan_unless(ok: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns `y` where `ok`, its leading axes, is true, and NaN elsewhere: a compiled program can't raise."""
+    """Returns `y` where `ok` is true, else NaN; `ok` has the first axes of `y`. (Compiled code can't raise errors.)"""
     # Added, not selected: the gradient then passes unchanged.
     poison = tf.where(ok, tf.zeros([], y.dtype), nan(y.dtype))
     return y + tf.reshape(poison, [*sizes(ok), *[1] * (y.shape.rank - ok.shape.rank)])

@@ -1,4 +1,4 @@
-"""Spatial changes of images `[batch, height, width, channels]`: borders and sizes."""
+"""Layers that pad, shuffle or resize images `[batch, height, width, channels]`."""
 
 from typing import Any
 
@@ -63,9 +63,9 @@ class PixelShuffle(Module):
 
 
 class Resize(Module):
-    """Resizes images to `size`, or `scale` times larger; `"nearest"` or `"bilinear"`, with pixels as areas.
+    """Resizes images to `size`, or makes them `scale` times larger; `method` is `"nearest"` or `"bilinear"`.
 
-    This is PyTorch's `align_corners=False`. Bilinear images are computed in float32, for every dtype of `x`.
+    Pixels are areas, as with PyTorch's `align_corners=False`. Bilinear results are computed in float32.
     """
 
     def __init__(self, *, size: Ints | None = None, scale: Ints | None = None, method: str = "bilinear"):
@@ -91,10 +91,10 @@ class Resize(Module):
 
 
 def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns `x` resized, with all of its derivatives.
+    """Returns `x` resized to `size` (height, width), with derivatives of every order.
 
-    TensorFlow treats the gradient of its kernel as constant, so gradient penalties would miss this layer. Both kernels
-    are linear, and each is the other's gradient.
+    TensorFlow's resize has no second derivative, so gradient penalties would miss this layer. Here the resize and its
+    gradient, both linear, are each other's gradient.
     """
 
     @tf.custom_gradient
@@ -109,13 +109,13 @@ def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:
-    """Repeats each slice `times` times, as a broadcast, whose gradient is a sum."""
+    """Repeats each slice along `axis` `times` times, with a broadcast, whose gradient is a sum."""
     shape = sizes(x)
     wide = tf.broadcast_to(tf.expand_dims(x, axis + 1), [*shape[: axis + 1], times, *shape[axis + 1 :]])
     return tf.reshape(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
 
 
 def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
-    """Returns the slice whose middle is nearest. (XLA has no gradient of TensorFlow's nearest-neighbour kernel.)"""
+    """Resizes `axis` to `new` slices: each copies the old slice with the nearest centre."""
     middle = 2 * tf.range(new) + 1
     return tf.gather(x, middle * old // (2 * new), axis=axis)

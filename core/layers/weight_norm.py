@@ -1,6 +1,6 @@
-"""Wrappers that compute with a normalised kernel and leave the layer's own kernel unchanged, also in the forward pass.
+"""Wrappers that call a layer with a normalised kernel; the layer's variable `w` keeps its value.
 
-They wrap any layer with a kernel `w`, outputs last, and a method `compute(*inputs, w)`: linear and bilinear layers and
+They wrap any layer with a kernel `w` [..., outputs] and a method `compute(*inputs, w)`: linear and bilinear layers and
 all convolutions.
 """
 
@@ -16,7 +16,7 @@ from core.task.statistics import Values
 
 
 class HasKernel(Protocol):
-    """A layer that can compute with any kernel."""
+    """A layer that can compute with a given kernel in place of its variable `w`."""
 
     w: tf.Variable
 
@@ -25,7 +25,7 @@ class HasKernel(Protocol):
 
 
 class WeightNorm(Module):
-    """Salimans and Kingma (2016): each output's kernel is `scale * w / |w|`; `scale` starts as `|w|`."""
+    """Salimans and Kingma (2016): uses `scale * w / |w|` for each output as kernel; `scale` starts as `|w|`."""
 
     def __init__(self, layer: HasKernel):
         super().__init__()
@@ -37,7 +37,7 @@ class WeightNorm(Module):
         return self.layer.compute(*inputs, self.kernel())
 
     def kernel(self) -> tf.Tensor:
-        """Returns the kernel that the layer computes with."""
+        """Returns the normalised kernel, in the shape of `layer.w`."""
         direction = tf.math.l2_normalize(_matrix(self.layer.w), 0, _TINY)
         return tf.reshape(direction * self.scale, self.layer.w.shape)
 
@@ -45,9 +45,9 @@ class WeightNorm(Module):
 class SpectralNorm(Module):
     """Miyato et al. (2018): divides the kernel, as a matrix with one row per output, by its largest singular value.
 
-    The singular value is that of `vector`, which power iteration moves towards the singular vector. The vector is
-    derived state: the forward pass reads it, and `refresh` returns its next value, which the engine commits once per
-    applied update.
+    Power iteration moves `vector` towards the first singular vector; `|w v|` estimates the singular value. The vector
+    is derived state: the forward pass reads it, and `refresh` computes its next value. The engine assigns that value
+    once per applied update.
     """
 
     def __init__(self, layer: HasKernel, *, rng: Rng, iterations: int = 1):
@@ -64,18 +64,18 @@ class SpectralNorm(Module):
         return self.layer.compute(*inputs, self.kernel())
 
     def kernel(self) -> tf.Tensor:
-        """Returns the kernel that the layer computes with."""
+        """Returns the normalised kernel, in the shape of `layer.w`."""
         # For a unit vector v, |W v| is the paper's u'Wv with the current u, and has the same gradient, u v'.
         square = tf.reduce_sum(tf.square(tf.linalg.matvec(_matrix(self.layer.w), self.vector)))
         return self.layer.w * tf.math.rsqrt(tf.maximum(square, _TINY))
 
     def refresh(self) -> Values:
-        """Returns the vector's next value."""
+        """Returns `{vector.ref(): value}`: the next value of `vector`, not yet assigned."""
         return {self.vector.ref(): power_iteration(_matrix(self.layer.w), self.vector.read_value(), self.iterations)}
 
 
 def power_iteration(w: tf.Tensor, v: tf.Tensor, iterations: int) -> tf.Tensor:
-    """Returns `v` moved towards the first right singular vector of `w`."""
+    """Returns `v` after `iterations` steps towards the first right singular vector of `w`."""
     for _ in range(iterations):
         u = tf.math.l2_normalize(tf.linalg.matvec(w, v), epsilon=_TINY)
         longer = tf.linalg.matvec(w, u, transpose_a=True)

@@ -16,7 +16,7 @@ SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:
-    """Returns one number per spatial axis, from one for all or one for each."""
+    """Returns one number per spatial axis; `value` is one number for all axes, or a sequence."""
     values: list[Any] = [value] * rank if _whole(value) else _items(value)
     if len(values) != rank or not all(_whole(v) and v >= 1 for v in values):
         raise ValueError(
@@ -26,7 +26,7 @@ def per_axis(name: str, value: Ints, rank: int) -> list[int]:
 
 
 def read_padding(padding: Padding, rank: int) -> str | Pairs:
-    """Reads `"SAME"`, `"VALID"`, or the padding of each axis: a number, one per axis, or a pair per axis."""
+    """Returns `"SAME"`, `"VALID"` or `[(before, after), ...]`; `padding` may be one number, or have one per axis."""
     if isinstance(padding, str) and padding in ("SAME", "VALID"):
         return padding
     values: list[Any] = [padding] * rank if _whole(padding) else _items(padding)
@@ -41,12 +41,12 @@ def read_padding(padding: Padding, rank: int) -> str | Pairs:
 
 
 def _whole(value: Any) -> bool:
-    """Says whether it is an integer of Python or NumPy."""
+    """Says whether `value` is an integer of Python or NumPy."""
     return isinstance(value, Integral)
 
 
 def _items(value: Any) -> list[Any]:
-    """Returns the values of a sequence; an empty list for anything else."""
+    """Returns `value` as a list if it is a sequence; an empty list for a string or anything else."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else []
 
 
@@ -55,7 +55,7 @@ def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
 
 
 def same_padding(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pairs:
-    """Returns the padding of `"SAME"`: enough for `ceil(size / stride)` outputs, with the odd one at the end."""
+    """Returns `[(before, after), ...]` for `"SAME"`: `ceil(size / stride)` outputs; an odd value goes to `after`."""
     pairs = []
     for size, k, s, d in zip(sizes(x)[1:-1], window, stride, dilation, strict=True):
         short = (-(-size // s) - 1) * s + (k - 1) * d + 1 - size
@@ -74,9 +74,9 @@ def slide(
     *,
     skip: bool,
 ) -> tf.Tensor:
-    """Returns `op(x, stride, padding)` for any padding. With `skip`, for an op that can't, it strides afterwards.
+    """Returns `op(x, stride, padding)` for any padding, which is added to `x` first if `op` doesn't know it.
 
-    The op then computes every output, and the stride selects from them.
+    `skip` is for an `op` without strides: it computes every output, and every `stride`-th output is returned.
     """
     if skip and padding == "SAME":
         padding = same_padding(x, window, stride, dilation)
@@ -96,7 +96,7 @@ def slide(
 
 
 def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Returns `op(x, w)`, linear in both, in the dtype of `x`; half precision is summed in float32, gradients too."""
+    """Returns the bilinear `op(x, w)` in the dtype of `x`; gradients of half precision are summed in float32."""
     w = tf.convert_to_tensor(w)
     if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
         return op(x, tf.cast(w, x.dtype))
@@ -119,9 +119,9 @@ def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w
 
 
 def split_groups(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, groups: int) -> tf.Tensor:
-    """Returns `op(x, w)` with channels in separate groups.
+    """Splits the channels of `x` and `w` into `groups`, calls `op` for each group, and concatenates the outputs.
 
-    TensorFlow's grouped convolutions have no gradient on CPU, so each group is a separate convolution.
+    TensorFlow's grouped convolutions have no gradient on CPU.
     """
     if groups == 1:
         return op(x, w)

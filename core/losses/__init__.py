@@ -7,8 +7,8 @@
     >>> [float(x) for x in losses.label_weights([0, 1, -1], ignore=-1, class_weights=[1.0, 3.0])]
     [1.0, 3.0, 0.0]
 
-Each computes in float32 for every floating input (float64 stays float64), and checks its arguments while tracing. A
-mistake that shows only at run time, such as a label out of range, raises an error or gives `nan`, never a number.
+Each loss is computed in float32 for every floating input (float64 stays float64), and checks its arguments while
+tracing. A mistake that shows only at run time, such as a label out of range, raises an error or gives `nan`.
 """
 
 from core.losses.cross_entropy import kl_divergence, label_weights, sigmoid_cross_entropy, softmax_cross_entropy

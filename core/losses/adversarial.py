@@ -1,6 +1,6 @@
 """Adversarial losses of a discriminator and a generator, and gradient penalties.
 
-A `Game` holds both sides of one loss, as functions of logits; a task is configured with one: `Gan.game = @hinge()`.
+A `Game` holds the discriminator's and the generator's loss, as functions of logits. In gin: `Gan.game = @hinge()`.
 
     >>> game = hinge()
     >>> real_logits, fake_logits = tf.constant([2.0, 0.5]), tf.constant([-2.0, 0.5])
@@ -11,7 +11,7 @@ Logits are `[rows]`, or maps `[rows, ...]` of one logit per patch (PatchGAN: Iso
 averaged. Losses and penalties are one value per row, computed in float32 for every floating input (float64 stays
 float64). Rows are independent.
 
-Penalties are the paper's term without its factor, which the step function writes out:
+A penalty is the paper's term without its weight (10 or γ/2), by which the step function multiplies it:
 
     losses = game.discriminator(d(real), d(fake)) + 10.0 * gradient_penalty(d, real, fake, rng)
     losses = game.discriminator(d(real), d(fake)) + gamma / 2 * (r1(d, real) + r2(d, fake))
@@ -38,21 +38,21 @@ class DiscriminatorLoss(Protocol):
     """The discriminator's loss."""
 
     def __call__(self, real_logits: Any, fake_logits: Any) -> tf.Tensor:
-        """Returns one value per row, for a real example and a fake one: `[rows]`."""
+        """Returns the loss of each row's real and fake logit: `[rows]`."""
 
 
 class GeneratorLoss(Protocol):
     """The generator's loss."""
 
     def __call__(self, fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
-        """Returns one value per row: `[rows]`."""
+        """Returns the loss of each row's fake logit: `[rows]`. Relativistic losses also need `real_logits`."""
 
 
 class Game(NamedTuple):
-    """Both sides of an adversarial loss, and the logit where the discriminator's decision changes from fake to real.
+    """The two losses of an adversarial game, and `border`: logits above it mean "real", logits below it "fake".
 
-    `border` is the logit with the lowest discriminator loss if a real example and a fake share it: that of an example
-    as likely real as fake. It is None if a logit means something only next to another.
+    `border` is the best logit for an example that is as likely real as fake. It is None for relativistic losses, in
+    which only the difference of two logits has a meaning.
     """
 
     discriminator: DiscriminatorLoss
@@ -61,9 +61,9 @@ class Game(NamedTuple):
     paired: bool = False  # whether the generator's loss reads real logits; otherwise they aren't computed for it
 
     def accuracy(self, real_logits: tf.Tensor, fake_logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the share of each row's logits on the right side of the border; without one, of ordered pairs.
+        """Returns `{"real_accuracy": [rows], "fake_accuracy": [rows]}`, the share of right logits in each row.
 
-        The metrics are `real_accuracy` and `fake_accuracy`, float32 [rows].
+        A logit is right if it is on its side of `border`. Without a border, the real logit must exceed the fake one.
         """
         right = {
             "real_accuracy": real_logits > (fake_logits if self.border is None else self.border),
@@ -76,9 +76,9 @@ class Game(NamedTuple):
 def non_saturating(label_smoothing: float = 0.0) -> Game:
     """Plays −log D(x) − log(1 − D(G(z))) against −log D(G(z)), D being σ of the logits (Goodfellow et al., 2014).
 
-    With `label_smoothing` s, the discriminator's target for real examples is 1 − s. The target for fakes stays, since
-    smoothing it would teach the generator to repeat itself (one-sided: Salimans et al., 2016). The slope of the
-    discriminator's loss at a shared logit l is 2 σ(l) − 1 + s: the border is log((1 − s) / (1 + s)).
+    With `label_smoothing` s, the discriminator's target is 1 − s for real examples, and still 0 for fakes. A smoothed
+    target for fakes would teach the generator to repeat itself (Salimans et al., 2016). If a real example and a fake
+    have the same logit l, the loss has the slope 2 σ(l) − 1 + s. So the border is log((1 − s) / (1 + s)).
     """
     arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
@@ -115,7 +115,7 @@ def hinge() -> Game:
 
 @gin.configurable
 def wasserstein() -> Game:
-    """Plays D(G(z)) − D(x) against −D(G(z)) (Arjovsky et al., 2017); `gradient_penalty`, say, keeps D Lipschitz."""
+    """Plays D(G(z)) − D(x) against −D(G(z)) (Arjovsky et al., 2017). Add `gradient_penalty` to keep D Lipschitz."""
     return _unpaired(border=None, real=tf.negative, fake=tf.identity, generator=tf.negative)
 
 
@@ -123,8 +123,8 @@ def wasserstein() -> Game:
 def relativistic() -> Game:
     """Plays −log σ(D(x) − D(G(z))) against −log σ(D(G(z)) − D(x)) (Jolicoeur-Martineau, 2018).
 
-    Each row's real example is compared with its own fake, never with the mean of the others: RpGAN, which Huang et al.
-    (2024) train with `r1` and `r2` (R3GAN).
+    Each row's real example is compared with the same row's fake alone, as in RpGAN. R3GAN (Huang et al., 2024) adds
+    the penalties `r1` and `r2`.
     """
 
     def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
@@ -144,9 +144,9 @@ def relativistic() -> Game:
 
 
 def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tensor:
-    """Returns (‖∇D(x̂)‖ − 1)² at x̂ = εx + (1 − ε)G(z), ε uniform, one a row (WGAN-GP: Gulrajani et al., 2017; λ = 10).
+    """Returns (‖∇D(x̂)‖ − 1)² [rows] at x̂ = εx + (1 − ε)G(z), for WGAN-GP (Gulrajani et al., 2017), where λ = 10.
 
-    The critic must not normalise over the batch: a row's gradient must be independent of other rows.
+    Each row draws one ε uniformly from [0, 1]. The critic must not normalise over the batch: rows are independent.
     """
     real = tf.convert_to_tensor(real)
     fake = arguments.shaped_like("fake", tf.cast(tf.convert_to_tensor(fake), real.dtype), "real", real)
@@ -160,19 +160,19 @@ def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tenso
 
 
 def r1(critic: Critic, real: Any) -> tf.Tensor:
-    """Returns ‖∇D(x)‖² at the real examples (Mescheder et al., 2018; times γ/2)."""
+    """Returns ‖∇D(x)‖² [rows] at real examples x; multiply it by γ/2 (Mescheder et al., 2018)."""
     return logits_and_slopes(critic, real)[1]
 
 
 def r2(critic: Critic, fake: Any) -> tf.Tensor:
-    """Returns ‖∇D(G(z))‖² at the fakes (Mescheder et al., 2018; times γ/2)."""
+    """Returns ‖∇D(G(z))‖² [rows] at fakes G(z); multiply it by γ/2 (Mescheder et al., 2018)."""
     return logits_and_slopes(critic, fake)[1]
 
 
 def logits_and_slopes(critic: Critic, images: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns D(x), which a loss needs anyway, and ‖∇D(x)‖² of each row (`r1` or `r2`), in one pass.
+    """Returns the logits D(x) and the slopes ‖∇D(x)‖² [rows] from one forward pass, for a loss with `r1` or `r2`.
 
-    If the critic returns a map of logits, the slope is that of a row's mean logit.
+    If the critic returns a map of logits, the gradient of the row's mean logit is used.
     """
     images = tf.convert_to_tensor(images)
     with tf.GradientTape() as tape:
@@ -196,7 +196,7 @@ def _unpaired(
     fake: Callable[[tf.Tensor], tf.Tensor],
     generator: Callable[[tf.Tensor], tf.Tensor],
 ) -> Game:
-    """Returns the game whose discriminator loss adds a term for real examples and one for fakes."""
+    """Returns a `Game` with the discriminator loss `real(real_logits) + fake(fake_logits)`."""
 
     def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
         real_logits, fake_logits = _pair(real_logits, fake_logits)
@@ -218,5 +218,5 @@ def _pair(real_logits: Any, fake_logits: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _per_row(values: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over all axes except the rows."""
+    """Returns the mean of `values` [rows, ...] over all axes except the first: [rows]."""
     return tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))

@@ -20,7 +20,7 @@ def softmax_cross_entropy(
     (log Σ exp logits)², which keeps the logits near zero (Chowdhery et al., 2022). An index equal to `ignore` gives
     zero and no gradient, and `label_weights` excludes it from the mean.
 
-    An index out of range is an error or, on devices that can't raise, `nan`.
+    An index out of range raises an error, or gives `nan` on devices that can't raise errors.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     arguments.check_fraction(label_smoothing=label_smoothing)
@@ -76,7 +76,7 @@ def sigmoid_cross_entropy(
 def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
     """Returns Σ targets · (log targets − log softmax(logits)) over [..., classes] (Kullback and Leibler, 1951).
 
-    Log-probabilities are logits too. For distillation, `targets` are `tf.nn.softmax(teacher_logits)`.
+    `logits` may be log-probabilities. For distillation, `targets` are `tf.nn.softmax(teacher_logits)`.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     targets = arguments.targets_like("targets", targets, "logits", logits)
@@ -87,16 +87,16 @@ def kl_divergence(logits: Any, targets: Any) -> tf.Tensor:
 
 
 def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequence[float] | None = None) -> tf.Tensor:
-    """Returns the weight of each label: that of its class, or zero for an ignored label.
+    """Returns the weight of each label: the weight of its class, or zero for an ignored label.
 
-    Pass it as `Loss.weight`, with the loss of the same labels, so that the mean divides by the sum of weights:
+    Pass the result as `Loss.weight`, with the loss of the same labels. The mean then divides by the sum of weights:
 
         Loss(losses.softmax_cross_entropy(logits, labels, ignore=-1), weight=losses.label_weights(labels, ignore=-1))
 
-    The weight applies to the whole row, smoothing included; PyTorch weighs each class's smoothed share separately.
+    The weight multiplies the whole loss of a row, smoothing included; PyTorch weighs each smoothed share separately.
 
-    For the labels 0 and 1 of sigmoid losses, `class_weights` are those of the negatives and the positives. A label
-    without a class weight gets the weight `nan`.
+    For sigmoid losses, `class_weights` are `[weight of label 0, weight of label 1]`. A label without a class weight
+    gets the weight `nan`.
     """
     labels = arguments.integers("labels", labels)
     weights = tf.ones_like(labels, tf.float32)

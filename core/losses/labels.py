@@ -1,4 +1,4 @@
-"""Ignored and invalid labels: both without a gradient, and without assertions, which XLA drops."""
+"""Handling of ignored and invalid labels: they cause no gradient. (No assertions, since XLA drops them.)"""
 
 import functools
 from typing import Any
@@ -12,10 +12,10 @@ from core.choice import nan, zero_where
 def binary(
     logits: Any, labels: Any, ignore: int | None, *, soft: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """Returns logits, labels as floats (`nan` if not 0 or 1; with `soft`, if not in [0, 1]), and the ignored ones.
+    """Returns `(logits, labels, ignored)`: labels are floats, and `ignored` is a mask, or `None` without `ignore`.
 
-    At an ignored label, label and logit are replaced by zero: a zero gradient times a non-finite logit would still be
-    `nan`.
+    Labels other than 0 and 1 become `nan`; with `soft`, labels outside [0, 1]. At ignored labels, label and logit
+    become zero, because a zero gradient times a non-finite logit would be `nan`.
     """
     logits = floats("logits", logits)
     labels = targets_like("labels", labels, "logits", logits)
@@ -26,19 +26,19 @@ def binary(
 
 
 def held_where(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Returns `value`, without a gradient where `condition` holds.
+    """Returns `value`, without a gradient where `condition` is true.
 
-    The loss isn't finite there. A weight of zero excludes it from the sum, but its gradient would be 0 · ∞.
+    Use it where the loss isn't finite. A weight of zero excludes such a loss, but its gradient would be 0 · ∞ = `nan`.
     """
     return tf.where(condition, tf.stop_gradient(value), value)
 
 
 def held_unless_finite(*values: tf.Tensor) -> list[tf.Tensor]:
-    """Returns vectors [..., size] unchanged, without a gradient where one of them isn't finite."""
+    """Returns `values` [..., size] unchanged, but without a gradient for vectors that aren't finite in one of them."""
     finite = [tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True) for x in values]
     return [held_where(~functools.reduce(tf.logical_and, finite), x) for x in values]
 
 
 def share_of(value: tf.Tensor, share: Any) -> tf.Tensor:
-    """Returns `share * value`. A zero share of infinity is zero, without a gradient; a share of NaN is NaN."""
+    """Returns `share * value`, where 0 · ∞ is zero without a gradient; a NaN in `value` stays NaN."""
     return share * zero_where(tf.equal(share, 0.0) & tf.math.is_inf(value), value)

@@ -12,10 +12,10 @@ from core.losses.labels import binary, share_of
 def focal(
     logits: Any, labels: Any, *, gamma: float = 2.0, alpha: float | None = None, ignore: int | None = None
 ) -> tf.Tensor:
-    """Returns −α_t (1 − p_t)^γ log p_t, p_t the probability of the right answer (Lin et al., 2017), per logit.
+    """Returns −α_t (1 − p_t)^γ log p_t per logit, where p_t is the label's probability (Lin et al., 2017).
 
-    Confident right answers count little. `alpha` weighs the positives, 1 − alpha the negatives. Labels are 0 or 1. Any
-    other label gives `nan`, except `ignore`: zero and no gradient.
+    Confident right answers count little. `alpha` weighs label 1, and 1 − alpha label 0. The label `ignore` gives zero
+    and no gradient; any other label gives `nan`.
     """
     arguments.check_not_negative(gamma=gamma)
     if alpha is not None and not 0.0 <= alpha <= 1.0:
@@ -34,7 +34,7 @@ def focal(
 def hinge(logits: Any, labels: Any, *, ignore: int | None = None) -> tf.Tensor:
     """Returns max(0, 1 − y · logits), with y = −1 for label 0 and y = +1 for label 1 (Cortes and Vapnik, 1995).
 
-    Returns one value per logit. Any other label gives `nan`, except `ignore`: zero and no gradient.
+    Returns one value per logit. The label `ignore` gives zero and no gradient; any other label gives `nan`.
     """
     logits, labels, ignored = binary(logits, labels, ignore)
     return zero_where(ignored, tf.nn.relu(1.0 - (2.0 * labels - 1.0) * logits))

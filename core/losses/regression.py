@@ -24,9 +24,9 @@ def absolute_error(predictions: Any, targets: Any) -> tf.Tensor:
 
 
 def huber(predictions: Any, targets: Any, *, delta: float = 1.0) -> tf.Tensor:
-    """Returns d²/2 for differences d up to `delta`, and δ(|d| − δ/2) beyond (Huber, 1964).
+    """Returns d²/2 for d = predictions − targets if |d| ≤ δ, else δ(|d| − δ/2), with δ = `delta` (Huber, 1964).
 
-    PyTorch's `smooth_l1_loss` is this divided by `delta`.
+    PyTorch's `smooth_l1_loss` is this loss divided by `delta`.
     """
     arguments.check_positive(delta=delta)
     distance = tf.abs(_difference(predictions, targets))

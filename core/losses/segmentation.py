@@ -10,11 +10,11 @@ from core.losses.labels import binary, held_where
 
 
 def dice(logits: Any, labels: Any, *, smooth: float = 1.0, ignore: int | None = None) -> tf.Tensor:
-    """Returns 1 − (2 Σ p · labels + smooth) / (Σ p + Σ labels + smooth), with p = σ(logits): one value per example.
+    """Returns 1 − (2 Σ p · labels + smooth) / (Σ p + Σ labels + smooth), with p = σ(logits), per example.
 
-    The sums run over all axes except the first of logits and labels [batch, ...] (Milletari et al., 2016; the
-    denominator without squares). Labels are 0 or 1. Any other label gives `nan`, except `ignore`, which no sum
-    includes. An empty mask that is predicted empty has distance zero.
+    The sums run over all axes of [batch, ...] except the first (Milletari et al., 2016, who square the denominator's
+    terms). Labels are 0 or 1. Values with the label `ignore` are excluded from the sums; any other label gives `nan`.
+    If prediction and labels are all zero, the loss is zero.
     """
     arguments.check_positive(smooth=smooth)
     arguments.floats("logits", logits, min_rank=2, axes="[batch, ...]")

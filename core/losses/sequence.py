@@ -12,12 +12,12 @@ _IMPOSSIBLE = -1e30  # the logarithm of probability zero: finite, so that its gr
 
 
 def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, blank: int = 0) -> tf.Tensor:
-    """Returns −log of the total probability of all alignments of labels with frames (Graves et al., 2006), per example.
+    """Returns −log p(labels | logits) [batch], summed over all alignments of labels with frames (Graves et al., 2006).
 
     `logits` are [batch, time, classes]; `labels` are [batch, max_labels] class indices other than `blank`. The lengths
-    [batch] count the valid frames and labels. If no alignment exists (fewer frames than labels and the blanks between
-    equal neighbours), the loss is infinite and has no gradient: give such examples a weight of zero. A label or length
-    out of range gives `nan`.
+    [batch] count the valid frames and labels. An alignment needs a frame for each label, and one for the blank between
+    equal neighbours. With fewer frames, the loss is infinite without a gradient: give such examples a weight of zero.
+    A label or length out of range gives `nan`.
     """
     logits = arguments.floats("logits", logits)
     if logits.shape.rank not in (3, None):
@@ -62,7 +62,7 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
 
 
 def _at_least_one(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x`; an empty second axis becomes uncounted zeros, so that paths have a start and an end."""
+    """Returns `x`; if its second axis is empty, it gets one zero there, which the lengths don't count."""
     if x.shape[1]:
         return x
     missing = tf.maximum(1 - tf.shape(x)[1], 0)
@@ -72,8 +72,8 @@ def _at_least_one(x: tf.Tensor) -> tf.Tensor:
 def _log_likelihood(log_p: tf.Tensor, frames: tf.Tensor, skips: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Returns log p(l | x) for `log_p` [batch, time, states], with the variables of the paper's section 4.1.
 
-    Its gradient, the probability of each state at each frame, is computed here: under XLA, a tape outside a loop can't
-    use the loop's own gradient.
+    The gradient is the probability of each state at each frame. It is computed here, because under XLA a tape outside
+    a loop can't differentiate the loop.
     """
     impossible = tf.cast(_IMPOSSIBLE, log_p.dtype)
     shift = tf.fill([tf.shape(log_p)[0], 1], impossible)

@@ -7,15 +7,15 @@
     [1. 0.]
 
 *Additive states* are for metrics that aren't means of examples. A state is a named tuple of sums (`metrics.State`). The
-engine adds states field by field over microbatches, replicas and steps, and computes `result` when a line is printed:
+engine adds states field by field over microbatches, replicas and steps, and calls `result` for each metric line:
 
     >>> first = metrics.RMSE.of([3.0, 1.0], [0.0, 1.0])
     >>> second = metrics.RMSE.of([9.0, 9.0], [1.0, 7.0], weight=[0.0, 1.0])
     >>> round(float(metrics.merge(first, second).result()), 4)  # √((9 + 0 + 4) / 3)
     2.0817
 
-The sums are float64, so integer weights add up exactly in any order. A metric without measurements is `nan`, and so is
-one from invalid input, such as a label out of range. A custom state is a `NamedTuple` of tensors that can be added,
+The sums are float64, so integer weights add up exactly in any order. A metric is `nan` if it has no measurements, or
+if an input is invalid, such as a label out of range. A custom state is a `NamedTuple` of tensors that can be added,
 with a method `result() -> scalar | {suffix: scalar}`.
 """
 

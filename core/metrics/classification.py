@@ -10,10 +10,9 @@ from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 
 
 def predicted(logits: Any) -> tf.Tensor:
-    """Returns the class of the largest of logits [..., classes], for `Confusion` and others: int64 [...].
+    """Returns the class with the largest logit, int64 [...], from logits [..., classes]; for `Confusion` and `IoU`.
 
-    If a logit is NaN, no class is the largest, and the result is -1, from which a count of classes makes `nan`.
-    `tf.argmax` would return class 0.
+    If a logit is NaN, the class is -1, for which `Confusion` and `IoU` give `nan`. (`tf.argmax` would return class 0.)
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     unknown = tf.reduce_any(tf.math.is_nan(logits), axis=-1)
@@ -21,9 +20,9 @@ def predicted(logits: Any) -> tf.Tensor:
 
 
 def accuracy(logits: Any, labels: Any) -> tf.Tensor:
-    """Returns 1 where the largest of logits [..., classes] is at the label [...], else 0; `nan` if it is out of range.
+    """Returns 1.0 where the label [...] has the largest of the logits [..., classes], else 0.0.
 
-    An answer with a NaN logit is wrong.
+    A label out of range gives `nan`. If a logit is NaN, the answer is wrong.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     labels = arguments.class_indices("labels", labels, "logits", logits)
@@ -31,9 +30,10 @@ def accuracy(logits: Any, labels: Any) -> tf.Tensor:
 
 
 def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
-    """Returns 1 where the label [...] is among the k largest of logits [..., classes], else 0; `nan` if out of range.
+    """Returns 1.0 where the label [...] has one of the k largest logits [..., classes], else 0.0.
 
-    Among equal logits the first counts as the largest, so that a constant answer gets no credit for its ties.
+    A label out of range gives `nan`. Equal logits rank by index, so equal logits for all classes aren't right for
+    every label.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     classes = logits.shape[-1] if logits.shape.rank is not None else None
@@ -63,7 +63,7 @@ class PrecisionRecall(NamedTuple):
 
     @classmethod
     def of(cls, scores: Any, labels: Any, weight: Any = None, *, threshold: float = 0.5) -> "PrecisionRecall":
-        """Counts from scores (positive at `threshold` and above; 0 for logits) and labels 0 or 1."""
+        """Counts scores of at least `threshold` as positive; labels are 0 or 1. For logits, use `threshold=0.0`."""
         scores = arguments.floats("scores", scores)
         weights, labels, valid = binary_labels(scores, labels, weight)
         found, there = scores >= threshold, tf.equal(labels, 1)
@@ -71,7 +71,7 @@ class PrecisionRecall(NamedTuple):
         return cls(*(poisoned(x, (valid & ~tf.math.is_nan(scores)) | tf.equal(weights, 0.0)) for x in sums))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns precision, recall, and F1, which is their harmonic mean."""
+        """Returns precision, recall and F1, the harmonic mean of both, by name."""
         found, there = self.true_positives + self.false_positives, self.true_positives + self.false_negatives
         return {
             "precision": ratio(self.true_positives, found),
@@ -91,7 +91,7 @@ class Confusion(NamedTuple):
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns accuracy; precision, recall and F1 averaged over classes that occur among labels or predictions."""
+        """Returns accuracy, and the mean precision, recall and F1 of the classes in labels or predictions."""
         right, predicted, labelled = margins(self.counts)
         return {
             "accuracy": ratio(tf.reduce_sum(right), tf.reduce_sum(self.counts)),
@@ -102,7 +102,7 @@ class Confusion(NamedTuple):
 
 
 class IoU(NamedTuple):
-    """Intersection over union of prediction and label (Jaccard, 1912), averaged over the classes that occur."""
+    """Intersection over union of prediction and label (Jaccard, 1912): the mean over classes in either."""
 
     counts: tf.Tensor  # [classes, classes], as in `Confusion`
 
@@ -118,7 +118,7 @@ class IoU(NamedTuple):
 
 
 def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: Any) -> tf.Tensor:
-    """Returns the weight of each pair (label, prediction), [classes, classes]; `nan` if an index is out of range."""
+    """Returns the total weight of each (label, prediction), [classes, classes]; `nan` if an index is out of range."""
     if num_classes < 1:
         raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
     predictions = tf.cast(arguments.integers("predictions", predictions), tf.int64)
@@ -132,12 +132,12 @@ def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: An
 
 
 def margins(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns, per class, the weight of right answers, of predictions, and of labels."""
+    """Returns the diagonal of `counts`, its column sums (predictions) and its row sums (labels), each [classes]."""
     return tf.linalg.diag_part(counts), tf.reduce_sum(counts, axis=0), tf.reduce_sum(counts, axis=1)
 
 
 def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Returns the mean ratio over the classes that occur; a class that was never predicted has precision zero."""
+    """Returns the mean of `numerators / denominators` over classes that occur in `counts`; 0/0 counts as zero."""
     _, predicted, labelled = margins(counts)
     occurs = tf.cast(tf.not_equal(predicted + labelled, 0.0), counts.dtype)
     ratios = tf.math.divide_no_nan(numerators, denominators)
@@ -145,7 +145,7 @@ def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Ten
 
 
 def binary_labels(scores: tf.Tensor, labels: Any, weight: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the weights (float64) and integer labels of `scores`, and whether each label is 0 or 1."""
+    """Returns float64 weights, integer labels, and a mask of the labels 0 and 1, each in the shape of `scores`."""
     labels = tf.convert_to_tensor(labels)
     labels = arguments.integers("labels", tf.cast(labels, tf.int32) if labels.dtype.is_bool else labels)
     labels = arguments.shaped_like("labels", labels, "scores", scores)

@@ -1,8 +1,8 @@
 """Sums of squares that give an exact variance even if the values are far from zero.
 
-In float64, a sum of squares near 1e16 is rounded by as much as a deviation of 1 adds to it. So each product is a pair
-of float64, which holds 106 bits, and is split into parts of 26 bits on a grid that all values share. Parts of one
-position add up without rounding, for more than 100 million values, in any order.
+In float64, a sum of squares near 1e16 loses a deviation of 1 by rounding. So each product is stored as a pair of
+float64 numbers, 106 bits in all. The pair is split into parts of 26 bits, whose positions are the same for all values.
+Parts of one position add up without rounding, for more than 100 million values, in any order.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _BITS, _LOWEST, _PLACES = 26, -18, 32  # bits of a part, lowest position, and nu
 
 
 class Moments(NamedTuple):
-    """Weighted sums of values, by the position of their parts, the lowest first."""
+    """Weighted sums of values, each split into parts of 26 bits: [parts], the lowest bits first."""
 
     weight: tf.Tensor  # Σ weight
     total: tf.Tensor  # Σ weight · v
@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 
 
 def moments(values: tf.Tensor, weights: tf.Tensor) -> Moments:
-    """Returns the sums of float64 `values`, which must be finite even if the weight is zero."""
+    """Returns the weighted sums of `values` (float64), which must be finite even where `weights` is zero."""
     v, w = (_whole(tf.reshape(x, [-1])) for x in (values, weights))
     if (values.shape.num_elements() or 0) > _MANY:
         weight, total, squares = _about_mean(v.high, w.high)
@@ -34,9 +34,9 @@ def moments(values: tf.Tensor, weights: tf.Tensor) -> Moments:
 
 
 def _about_mean(v: tf.Tensor, w: tf.Tensor) -> list["_Pair"]:
-    """Returns the same sums of many values, [1], computed from sums about their mean, where nothing cancels.
+    """Returns Σ w, Σ w v and Σ w v², [1] each, for many values; computed from sums of deviations from the mean.
 
-    It takes a thirtieth of the time. Rounding moves the variance by a few parts in 1e16.
+    This takes a thirtieth of the time of `_times` for each value. The variance is off by a few parts in 1e16.
     """
     weight = tf.reduce_sum(w, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(w * v, keepdims=True), weight)
@@ -49,7 +49,7 @@ def _about_mean(v: tf.Tensor, w: tf.Tensor) -> list["_Pair"]:
 
 
 def _sums_by_place(x: tf.Tensor) -> tf.Tensor:
-    """Returns the sums of the parts of each row of `x`, [rows, n], by position."""
+    """Splits `x` [rows, n] into parts of 26 bits, and returns each row's sums of them: [rows, parts]."""
     rows, units = x.shape[0], tf.constant([2.0 ** (_BITS * (i + _LOWEST)) for i in range(_PLACES)], tf.float64)
     sums = tf.zeros([rows * _PLACES], tf.float64)
     for _ in range(3):  # which hold 53 bits, wherever the first begins
@@ -65,7 +65,7 @@ def _sums_by_place(x: tf.Tensor) -> tf.Tensor:
 
 
 def squared_deviations(seen: Moments) -> tf.Tensor:
-    """Returns Σ weight · (v − mean)² = (Σ weight · Σ weight · v² − (Σ weight · v)²) / Σ weight; zero if rounding."""
+    """Returns Σ w (v − mean)² from the sums in `seen`; zero if the result is no larger than rounding errors."""
     high = tf.stack(seen)
     sums = _Pair(high, tf.zeros_like(high))
     for count in (16, 8, 4, 2, 1):
@@ -78,7 +78,7 @@ def squared_deviations(seen: Moments) -> tf.Tensor:
 
 
 class _Pair(NamedTuple):
-    """A number as the sum of two: the second is the rounding error of the first (Dekker, 1971)."""
+    """A number as the sum `high + low`, where `low` is the rounding error of `high` (Dekker, 1971)."""
 
     high: tf.Tensor
     low: tf.Tensor
@@ -102,7 +102,7 @@ def _plus(a: _Pair, b: _Pair) -> _Pair:
 
 
 def _times(a: _Pair, b: _Pair) -> _Pair:
-    """Returns a · b to about 104 bits, the product of the high parts exactly (Dekker, 1971)."""
+    """Returns a · b to about 104 bits; `a.high * b.high` is computed exactly (Dekker, 1971)."""
     high = a.high * b.high
     (a1, a2), (b1, b2) = _halves(a.high), _halves(b.high)
     # With differences only: Grappler reorders sums of several terms.
@@ -111,7 +111,7 @@ def _times(a: _Pair, b: _Pair) -> _Pair:
 
 
 def _halves(x: tf.Tensor) -> _Pair:
-    """Returns `x` as two numbers of 26 bits, whose products are exact."""
+    """Splits `x` into a pair of numbers of 26 bits each, so that products of such numbers are exact."""
     scaled = x * (2.0**27 + 1.0)
     high = scaled - (scaled - x)
     return _Pair(high, x - high)

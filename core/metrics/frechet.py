@@ -13,8 +13,8 @@ from core.random import Rng
 class Frechet(NamedTuple):
     """The Fréchet distance of Gaussians fitted to two sets of features (Dowson and Landau, 1982; Heusel et al., 2017).
 
-    Each set of features x is stored as one matrix Σ weight · zzᵀ with z = [1, x], which holds its weight, sum and
-    products. The covariances divide by weight − 1, as in the paper's code, so a set needs two examples.
+    Each set of features x is stored as one matrix Σ weight · zzᵀ with z = [1, x]. It holds the total weight, Σ x and
+    Σ xxᵀ. The covariances divide by (total weight − 1), as in the paper's code, so each set needs two examples.
     """
 
     real: tf.Tensor  # [1 + features, 1 + features]
@@ -22,9 +22,9 @@ class Frechet(NamedTuple):
 
     @classmethod
     def of(cls, real: Any, fake: Any, weight: Any = None) -> "Frechet":
-        """Sums features [rows, features] of real and fake examples; a row's weight applies to both its examples.
+        """Sums features [rows, features] of real and fake examples; `weight` [rows] applies to both.
 
-        Without weights the sets may differ in size; for a set that is measured elsewhere, pass `features[:0]`.
+        Without `weight`, `real` and `fake` may have different numbers of rows. `features[:0]` adds nothing to a set.
         """
         real, fake = _features("real", real), _features("fake", fake)
         if real.shape[1] != fake.shape[1]:
@@ -35,10 +35,10 @@ class Frechet(NamedTuple):
 
     @classmethod
     def between_halves(cls, features: Any, *, seed: int = 0, splits: int = 10) -> tf.Tensor:
-        """Returns the mean distance between random halves of a set: the score of perfect examples at half the size.
+        """Returns the mean distance between random halves of `features` [rows, features], over `splits` splits.
 
-        The distance between finite sets isn't zero, so compare a generator's distance with this one, with the same
-        number of examples on both sides. An odd number of rows leaves one out in each split.
+        This is the distance that perfect samples would have. Compare it with a generator's distance between as many
+        real and fake examples as a half has. If the number of rows is odd, each split omits one row.
         """
         features = _features("features", features)
         if splits < 1:
@@ -52,7 +52,7 @@ class Frechet(NamedTuple):
         return tf.add_n(distances) / splits
 
     def result(self) -> tf.Tensor:
-        """Returns ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½)."""
+        """Returns ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁Σ₂)^½), with means μ and covariances Σ of real and fake features."""
         sane = tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) & (x[0, 0] > 1.0) for x in self])
         # An eigendecomposition raises on non-finite input, so it gets a finite stand-in.
         (mean_1, cov_1), (mean_2, cov_2) = (_gaussian(tf.where(sane, x, 2.0 * tf.ones_like(x))) for x in self)
@@ -66,7 +66,7 @@ class Frechet(NamedTuple):
 
 
 def _features(name: str, value: Any) -> tf.Tensor:
-    """Returns `value` as float64, where squares of float32 are exact and their sums keep the digits of a variance."""
+    """Returns `value` as float64, in which squares of float32 numbers are exact."""
     value = tf.cast(arguments.floats(name, value), tf.float64)
     if value.shape.rank != 2 or value.shape[1] is None:
         raise ValueError(
@@ -90,5 +90,5 @@ def _gaussian(products: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _root(eigenvalues: tf.Tensor) -> tf.Tensor:
-    """Returns square roots; an eigenvalue of a covariance is negative by rounding only."""
+    """Returns square roots; negative eigenvalues, which are rounding errors, count as zero."""
     return tf.sqrt(tf.maximum(eigenvalues, 0.0))

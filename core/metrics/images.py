@@ -13,7 +13,7 @@ _FILTER, _SIGMA, _K1, _K2 = 11, 1.5, 0.01, 0.03  # the paper's
 def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
     """Returns 10 · log₁₀(max_value² / mean squared error), in decibels, of images [batch, ...]: one value per example.
 
-    It is at most 138 dB, where float32 no longer distinguishes the images: equal images have no finite ratio.
+    The result is at most 138 dB, the limit of float32. Equal images, whose ratio is infinite, get this value.
     """
     images, targets = _scaled(images, targets, max_value, min_rank=2, axes="[batch, ...]")
     rows = tf.reshape(tf.square(images - targets), [tf.shape(images)[0], tf.reduce_prod(tf.shape(images)[1:])])
@@ -24,8 +24,8 @@ def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
     """Returns the structural similarity (Wang et al., 2004) of images [batch, height, width, channels]: [batch].
 
-    Means, variances and covariances are taken in a Gaussian window of 11 by 11 that stays inside the image. The index
-    is averaged over positions and channels.
+    Means, variances and covariances are taken in an 11x11 Gaussian window that stays inside the image. The similarity
+    is averaged over window positions and channels.
     """
     images, targets = _scaled(images, targets, max_value, min_rank=4, axes="[batch, height, width, channels]")
     if images.shape.rank not in (4, None):
@@ -50,7 +50,7 @@ def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 
 
 def _windowed(x: tf.Tensor) -> tf.Tensor:
-    """Returns Gaussian means of each channel, with a separable filter."""
+    """Returns the Gaussian-weighted mean of each 11x11 window and channel, with a separable filter."""
     places = np.arange(_FILTER) - _FILTER // 2
     window = np.exp(-(places**2) / (2.0 * _SIGMA**2))
     window = tf.constant(window / window.sum(), x.dtype)

@@ -13,10 +13,10 @@ from core.metrics.state import poisoned, ratio
 class AUC(NamedTuple):
     """Areas under the ROC curve (Hanley and McNeil, 1982) and the precision-recall curve (Davis and Goadrich, 2006).
 
-    Scores are counted in equal bins of [0, 1], so that states add up. The order within a bin is lost: the metrics are
-    exactly those of the scores rounded to their bins. Let p_b and n_b be the shares of all positives and all negatives
-    in bin b. The ROC area is off by at most Σ p_b n_b / 2: zero if no bin holds both kinds, and at most M / (2 · bins)
-    if the scores of one kind have a density below M. `error_bounds` computes it from the counts.
+    Scores are counted in equal bins of [0, 1], so that states can be added. The metrics are exact for scores rounded
+    to their bins; the order within a bin is lost. Let p_b and n_b be the shares of all positives and all negatives in
+    bin b. The ROC area is off by at most Σ p_b n_b / 2, which `error_bounds` computes. This bound is zero if no bin
+    holds both kinds. It is at most M / (2 · bins) if the scores of one kind have a density below M.
     """
 
     positives: tf.Tensor  # [bins], the weight of the positives with such scores
@@ -39,7 +39,7 @@ class AUC(NamedTuple):
         return cls(*(poisoned(x, valid | tf.equal(weights, 0.0)) for x in sums))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns `roc`, the probability that a positive outranks a negative (a tie is half), and `pr`."""
+        """Returns `{"roc": ..., "pr": ...}`: the areas under the ROC and the precision-recall curve."""
         curve = self._curve()
         wins = tf.reduce_sum(curve.p * (tf.reduce_sum(curve.n) - curve.n_above - 0.5 * curve.n))
         precision = tf.math.divide_no_nan(curve.p_above + curve.p, curve.p_above + curve.p + curve.n_above + curve.n)
@@ -50,7 +50,7 @@ class AUC(NamedTuple):
         }
 
     def error_bounds(self) -> dict[str, tf.Tensor]:
-        """Returns for each metric how far it may be from that of the unbinned scores."""
+        """Returns the largest possible error from binning for each metric of `result`, by the same names."""
         p, n, p_above, n_above = self._curve()
         total = tf.reduce_sum(p)
         binned = tf.math.divide_no_nan(p_above + p, p_above + p + n_above + n)
@@ -70,7 +70,7 @@ class AUC(NamedTuple):
 
 
 class _Curve(NamedTuple):
-    """The bins from the highest score to the lowest: positives and negatives in each, and in those above it."""
+    """Positives `p` and negatives `n` per bin, highest score first; `_above` counts all bins with higher scores."""
 
     p: tf.Tensor
     n: tf.Tensor

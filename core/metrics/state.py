@@ -14,17 +14,17 @@ Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars
 
 @runtime_checkable
 class State(Protocol):
-    """A named tuple of sums over examples. Adding two states field by field gives that of both sets of examples."""
+    """A named tuple of sums over examples; the fields of two states add up to the state of all their examples."""
 
     def result(self) -> Figures:
-        """Returns the metrics of these sums, eagerly or in a graph; `nan` if nothing was measured."""
+        """Returns the metrics of this state's sums, eagerly or in a graph; `nan` if nothing was measured."""
 
 
 _StateT = TypeVar("_StateT", bound=State)
 
 
 def merge(a: _StateT, b: _StateT) -> _StateT:
-    """Returns the state of all examples of `a` and `b`, which must have one type and size."""
+    """Adds two states field by field; `a` and `b` must have the same type and shapes."""
     tf.nest.assert_same_structure(a, b)
     fields = getattr(a, "_fields", ())
     sums = []
@@ -37,7 +37,7 @@ def merge(a: _StateT, b: _StateT) -> _StateT:
 
 
 class Mean(NamedTuple):
-    """The weighted mean of a value whose weights differ from the loss's."""
+    """The weighted mean of a value with other weights than the loss has."""
 
     total: tf.Tensor
     weight: tf.Tensor
@@ -53,7 +53,7 @@ class Mean(NamedTuple):
 
 
 class Perplexity(NamedTuple):
-    """exp of the mean cross-entropy per token: the size of an equally uncertain choice (Jelinek et al., 1977)."""
+    """exp(mean cross-entropy per token): a choice among so many equally likely tokens (Jelinek et al., 1977)."""
 
     total: tf.Tensor
     weight: tf.Tensor
@@ -89,15 +89,15 @@ class BitsPerByte(NamedTuple):
 
 
 def weighted_mean(values: tf.Tensor, name: str, weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns Σ weight · value and Σ weight, whose ratio is the mean."""
+    """Returns `(Σ weight · value, Σ weight)`, whose ratio is the mean; errors call the values `name`."""
     weights = weights_of(values, name, weight)
     return weighted_sum(values, weights), tf.reduce_sum(weights)
 
 
 def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
-    """Returns the weight of each value, in float64: 1 by default.
+    """Returns `weight` in float64 after checking its shape; ones if `weight` is None.
 
-    Counts in float32 stop at 2²⁴ = 16.8 million, which the pixels of one batch can reach; in float64, integer weights
+    Counts in float32 stop at 2²⁴ = 16.8 million, which the pixels of one batch can reach. In float64, integer weights
     add up exactly, in any order.
     """
     if weight is None:
@@ -107,17 +107,17 @@ def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
 
 
 def weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns Σ weight · value; values with a weight of zero are ignored, whatever they are."""
+    """Returns Σ weight · value; values with weight zero are ignored, even NaN and infinity."""
     return tf.reduce_sum(weights * zero_where(tf.equal(weights, 0.0), tf.cast(values, tf.float64)))
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """Returns the quotient in float32; `nan` if the denominator is zero (nothing was measured)."""
+    """Returns `numerator / denominator` in float32; `nan` if `denominator` is zero (nothing was measured)."""
     zero = tf.equal(denominator, 0.0)
     quotient = numerator / tf.where(zero, tf.ones_like(denominator), denominator)
     return tf.cast(tf.where(zero, nan(quotient.dtype), quotient), tf.float32)
 
 
 def poisoned(sums: tf.Tensor, sane: tf.Tensor) -> tf.Tensor:
-    """Returns `sums`, or `nan` unless everything is `sane`: invalid input must not give a plausible result."""
+    """Returns `sums` if all of `sane` is true, else `nan`, because invalid input must not give a plausible result."""
     return tf.where(tf.reduce_all(sane), sums, nan(sums.dtype))

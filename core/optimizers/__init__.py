@@ -1,4 +1,4 @@
-"""Optimizers: `Transform`s, `chain`, the rules, schedules, and `Optimizer`, which owns the state."""
+"""Optimizers: update rules and schedules, `chain`, and `Optimizer`, which holds the variables of a rule."""
 
 from core.optimizers.adafactor import adafactor
 from core.optimizers.adagrad import adadelta, adagrad, rmsprop

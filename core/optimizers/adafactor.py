@@ -11,18 +11,18 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 def factored_axes(shape: tf.TensorShape, min_size: int) -> tuple[int, int] | None:
-    """Returns the second largest and the largest axis, if both are large enough to be worth factoring."""
+    """Returns the second largest and the largest axis of `shape`; `None` if one is shorter than `min_size`."""
     axes = sorted(range(len(shape)), key=lambda axis: int(shape[axis]))  # of equal axes, the later counts as larger
     return (axes[-2], axes[-1]) if len(axes) >= 2 and shape[axes[-2]] >= min_size else None
 
 
 def without_axis(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """Returns zeros in the shape of `x` without this axis."""
+    """Returns zeros in the shape of `x` without `axis`."""
     return tf.zeros([*x.shape[:axis], *x.shape[axis + 1 :]], x.dtype)
 
 
 def rms(x: tf.Tensor) -> tf.Tensor:
-    """Returns the root mean square."""
+    """Returns the root mean square of all values of `x`."""
     return tf.sqrt(tf.reduce_mean(tf.square(x)))
 
 
@@ -41,8 +41,8 @@ def adafactor(
 
     Reads parameters.
 
-    The rate is relative to each parameter's root mean square (1e-3 at least) unless `scale_by_parameter` is false. For
-    the paper's rate, min(1e-2, 1/√t), pass a schedule. `beta_1` averages finished updates, as in Optax.
+    With `scale_by_parameter`, the rate is `learning_rate` times the parameter's root mean square (at least 1e-3). For
+    the paper's rate, min(1e-2, 1/√t), pass a schedule. As in Optax, `beta_1` averages finished updates.
     """
     check_fraction(beta_1=beta_1)
     check_positive(decay_exponent=decay_exponent, clipping_threshold=clipping_threshold, epsilon=epsilon)

@@ -15,8 +15,8 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilon: float = 1e-7) -> Transform:
     """Follows Duchi et al. (2011), "Adaptive subgradient methods for online learning and stochastic optimization".
 
-    The sum of squares starts at `initial_sum + epsilon`, which is the same as adding epsilon under each root. (PyTorch
-    starts at zero, and adds epsilon to the root.)
+    The sum of squares starts at `initial_sum + epsilon`, so `epsilon` is inside each root. (PyTorch's sum starts at
+    zero, and `epsilon` is added outside the root.)
     """
     check_not_negative(initial_sum=initial_sum)
     check_positive(epsilon=epsilon)
@@ -66,11 +66,11 @@ def rmsprop(
     centred: bool = False,
     epsilon: float = 1e-8,
 ) -> Transform:
-    """Follows Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; centred, Graves (2013).
+    """Follows Tieleman and Hinton (2012), "Lecture 6.5: RMSProp"; with `centred`, Graves (2013).
 
-    `epsilon` is added under the root, as in Graves, TensorFlow and Optax; PyTorch adds it to the root. The rate is
-    inside the momentum, as in TensorFlow and Optax: a schedule doesn't change earlier gradients in the momentum. (In
-    PyTorch it does: the newest rate multiplies the whole sum.) The averages start at zero without a bias correction.
+    `epsilon` is added inside the root, as in Graves, TensorFlow and Optax; PyTorch adds it outside. As in TensorFlow
+    and Optax, each gradient enters the momentum with its own update's rate. (In PyTorch, the newest rate multiplies
+    the whole momentum.) The averages start at zero without a bias correction.
     """
     check_fraction(rho=rho, momentum=momentum)
     check_positive(epsilon=epsilon)

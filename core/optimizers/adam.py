@@ -33,8 +33,8 @@ def adamw(
 ) -> Transform:
     """Follows Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
 
-    The decay of an update is the learning rate times `weight_decay`, as in PyTorch and Optax. (The paper multiplies it
-    by the schedule's factor only.) Parameters whose path matches a pattern of `no_decay` don't decay.
+    Each update subtracts learning rate times `weight_decay` times the parameter, as in PyTorch and Optax. (The paper
+    omits the base learning rate.) Parameters whose path matches a pattern of `no_decay` don't decay.
     """
     check_rate(weight_decay=weight_decay)
     return _adam("adamw", learning_rate, beta_1, beta_2, epsilon, Decay(weight_decay, no_decay))

@@ -17,11 +17,11 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 def amsgrad(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Follows Reddi et al. (2018), "On the convergence of Adam and beyond": the dividing moment never decreases.
+    """Follows Reddi et al. (2018), "On the convergence of Adam and beyond": the divisor never decreases.
 
-    As in Optax it is the largest *corrected* second moment so far; the paper corrects neither moment, and PyTorch
-    corrects the largest. XLA can't compile TensorFlow's kernel: in code compiled with XLA, call
-    `apply(..., fused=False)`.
+    As in Optax, the divisor is the largest bias-corrected second moment so far. The paper has no bias correction, and
+    PyTorch corrects the largest uncorrected moment. XLA can't compile TensorFlow's kernel: in code compiled with XLA,
+    call `apply(..., fused=False)`.
     """
     check_adam(beta_1, beta_2, epsilon)
 
@@ -53,8 +53,8 @@ def nadam(
 ) -> Transform:
     """Follows Dozat (2016), "Incorporating Nesterov momentum into Adam": the first moment looks one step ahead.
 
-    As in Optax, it omits the paper's factor β2 on the second moment and uses the same β1 at every update. The paper and
-    PyTorch warm the momentum up: in the paper, with β1 (1 - 0.5 · 0.96^(t/250)).
+    As in Optax, the paper's factor β2 on the second moment is omitted, and β1 is the same at every update. The paper
+    and PyTorch warm β1 up; the paper's value at update t is β1 (1 - 0.5 · 0.96^(t/250)).
     """
     check_adam(beta_1, beta_2, epsilon)
 
@@ -69,7 +69,7 @@ def nadam(
 
 
 def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns (r, whether r is defined) of RAdam's update t: the adaptive rate's variance, relative to its limit."""
+    """Returns `(r, defined)` for RAdam's update `t`: the paper's rectification r, and whether it is defined."""
     limit = 2.0 / (1.0 - beta_2) - 1.0
     # In float64: for β2 = 0.99999, a length of five is the difference 199,999 - 199,994.
     wide = tf.cast(t, tf.float64)
@@ -85,9 +85,9 @@ def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
 def radam(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
-    """Follows Liu et al. (2020), "On the variance of the adaptive learning rate and beyond": momentum until v is known.
+    """Follows Liu et al. (2020), "On the variance of the adaptive learning rate and beyond".
 
-    As in Optax, the rule turns adaptive when the average's length reaches 5 (in the paper, when it exceeds 4).
+    The first updates use momentum alone; as in Optax, until the paper's ρ reaches 5 (in the paper, until it exceeds 4).
     """
     check_adam(beta_1, beta_2, epsilon)
     if beta_2 < 0.8:
@@ -115,7 +115,7 @@ def adamax(
 ) -> Transform:
     """Follows Kingma and Ba (2015), "Adam: a method for stochastic optimization", section 7.1: with the infinity norm.
 
-    `epsilon` is added to the norm; Optax adds it to the gradient inside the norm.
+    `epsilon` is added to the norm; Optax adds `epsilon` to the gradient inside the norm.
     """
     check_adam(beta_1, beta_2, epsilon)
 

@@ -1,6 +1,6 @@
-"""Averages of the weights: a shadow copy that evaluation and export read, while training continues with the weights.
+"""Weight averages: evaluation and export read the averages, while training continues with the weights.
 
-They follow the rule in a chain, `chain(adamw(1e-3), ema(0.999))`, and `Optimizer.shadow()` returns them by path.
+Put an average last in a chain: `chain(adamw(1e-3), ema(0.999))`. `Optimizer.shadow()` returns `{path: average}`.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from core.optimizers.transform import State, Tensors, Transform, observer
 def ema(decay: float = 0.999, *, debias: bool = True) -> Transform:
     """Returns an exponential moving average of the weights.
 
-    Debiased, it is the weighted mean of the weights after each update, and the newest counts most. Otherwise the
-    average starts at the initial weights, which keep a share of decay^t.
+    With `debias`, the initial weights don't count, only the weights after each update. Without it, the average starts
+    at the initial weights, whose share after t updates is `decay ** t`.
     """
     check_fraction(decay=decay)
 
@@ -39,7 +39,7 @@ def polyak(start: int = 0) -> Transform:
 
 
 def _average(name: str, share: Callable[[tf.Tensor], float | tf.Tensor]) -> Transform:
-    """Adds share (weights - average) to the average: a true mean at any time, without a correction."""
+    """Makes an observer that adds `share(t) * (weights - average)` to the average in update t = 1, 2, ..."""
 
     def observe(state: State, params: Tensors, step: tf.Tensor) -> State:
         newest = share(updates_after(step))

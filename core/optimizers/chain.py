@@ -1,4 +1,4 @@
-"""Chains of transforms: each receives the result of the one before it."""
+"""Chains of transforms: each transform receives the updates of the previous transform."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from core.optimizers.transform import FusedFunction, Rates, Slots, State, Tensor
 
 
 def chain(*transforms: Transform) -> Transform:
-    """Applies `transforms` in order: each receives the result of the one before it."""
+    """Applies `transforms` in order: each transform receives the updates of the previous transform."""
     for transform in transforms:
         if not isinstance(transform, Transform):
             raise TypeError(f"`chain` was given {transform!r}; each argument is a transform, such as `adamw(1e-3)`.")
@@ -59,7 +59,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction | None:
-    """Fuses the last rule of a chain: transforms before it are pure, and those after it only observe."""
+    """Returns a `fused` function for the chain: it calls the rule's kernel; `None` if the rule has no kernel."""
     rule = len(named_parts) - 1
     while rule >= 0 and named_parts[rule][1].observe:
         rule -= 1
@@ -86,11 +86,11 @@ def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction 
 
 @gin.configurable("chain")
 def _chain_of(transforms: Sequence[Transform]) -> Transform:
-    """Chains for gin, which binds names: `chain.transforms = [@clip_by_global_norm(), @adamw()]`."""
+    """The form of `chain` for gin files: `chain.transforms = [@clip_by_global_norm(), @adamw()]`."""
     return chain(*transforms)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Numbers repeated names: the second `clip` of a chain is `clip_2`."""
+    """Numbers repeated names: `["clip", "adam", "clip"]` becomes `["clip", "adam", "clip_2"]`."""
     earlier = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name}_{count + 1}" if count else name for name, count in zip(names, earlier, strict=True)]

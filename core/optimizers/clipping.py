@@ -1,4 +1,4 @@
-"""Gradient clipping, before the rule sees the gradients."""
+"""Gradient clipping; in a chain, put it before the rule: `chain(clip_by_norm(1.0), adam(1e-3))`."""
 
 import gin
 import tensorflow as tf
@@ -11,7 +11,7 @@ from core.optimizers.transform import Tensors, Transform, stateless
 
 @gin.configurable
 def clip_by_value(max_value: float) -> Transform:
-    """Clips every number into [-max_value, max_value]."""
+    """Clips every number of a gradient to the range [-max_value, max_value]."""
     check_positive(max_value=max_value)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
@@ -36,7 +36,7 @@ def clip_by_norm(max_norm: float) -> Transform:
 def clip_by_global_norm(max_norm: float) -> Transform:
     """Follows Pascanu et al. (2013), "On the difficulty of training recurrent neural networks".
 
-    Clipped gradients have the norm `max_norm` (in PyTorch slightly less: it adds 1e-6 to the norm).
+    Scales all gradients together to at most the norm `max_norm` (PyTorch to slightly less: it adds 1e-6 to the norm).
     """
     check_positive(max_norm=max_norm)
 
@@ -49,22 +49,22 @@ def clip_by_global_norm(max_norm: float) -> Transform:
 
 
 def _scale(max_norm: float, norm: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
-    """Returns the factor that clips a tensor of this norm over its unit; exactly one if the norm is small enough."""
+    """Returns the factor that turns `g / unit`, whose norm is `norm`, into the clipped gradient g."""
     return tf.where(norm <= max_norm / unit, unit, max_norm / norm)
 
 
 def _least(max_norm: float) -> float:
-    """Returns the smallest norm that must be exact: smaller ones, whose squares underflow, are below usual limits."""
+    """Returns the smallest norm that is measured exactly; zero unless `max_norm` is so small that squares underflow."""
     return LEAST if max_norm < 1e-12 else 0.0
 
 
 def unit_axes(x: tf.Tensor) -> list[int]:
-    """Returns the axes that one output's weights span: all except the last; a vector's only axis."""
+    """Returns the axes over which to sum one output's weights: all except the last, or a vector's only axis."""
     return list(range(max(1, len(x.shape) - 1))) if len(x.shape) else []
 
 
 def unit_norms(x: tf.Tensor) -> tf.Tensor:
-    """Returns the norm of each output's weights (along the last axis); one norm for a vector or scalar."""
+    """Returns one norm for each index of the last axis (an output); one norm for a vector or scalar."""
     return tf.sqrt(tf.reduce_sum(tf.square(x), unit_axes(x), keepdims=True))
 
 
@@ -72,7 +72,7 @@ def unit_norms(x: tf.Tensor) -> tf.Tensor:
 def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform:
     """Follows Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
 
-    Each output's gradient is at most `clipping` times as long as the output's weights. Reads parameters.
+    The norm of each output's gradient is at most `clipping` times the norm of the output's weights. Reads parameters.
     """
     check_positive(clipping=clipping, epsilon=epsilon)
 

@@ -11,7 +11,7 @@ from core.optimizers.transform import Rate, Schedule, Tensors, Variables
 
 
 class Decay(NamedTuple):
-    """Adds a multiple of the parameters to gradients, to directions before the rate, or to updates after it."""
+    """Weight decay: adds a multiple of the parameters to gradients, directions or updates."""
 
     rate: float | Schedule
     exclude: Sequence[str] = ()  # patterns of paths
@@ -19,19 +19,19 @@ class Decay(NamedTuple):
     only: Sequence[str] | None = None  # every parameter by default
 
     def paths(self, params: Mapping[str, Any]) -> set[str]:
-        """Returns the parameters that match a pattern of `only` and none of `exclude`."""
+        """Returns the paths in `params` that match a pattern of `only` and none of `exclude`."""
         chosen = set(params) if self.only is None else matching(self.only, params, argument="only")
         return chosen - matching(self.exclude, params, argument=self.excluded_by)
 
     def add(self, values: Tensors, params: Tensors, step: tf.Tensor, *, factor: Rate | None = None) -> Tensors:
-        """Returns `values` plus `factor` times the decay's rate times the parameters."""
+        """Returns `values + factor * rate * params`, for parameters that decay; `factor` is 1 by default."""
         if not callable(self.rate) and self.rate == 0.0:
             return values
         rate, decaying = times(factor, rate_at(self.rate, step)), self.paths(params)
         return {path: x + as_dtype(rate, x) * params[path] if path in decaying else x for path, x in values.items()}
 
     def shrink(self, params: Variables, step: tf.Tensor, *, factor: Rate) -> None:
-        """Subtracts `factor` times the decay's rate times the parameters from them, in place."""
+        """Subtracts `factor * rate * parameter` from each decaying variable of `params`, in place."""
         if callable(self.rate) or self.rate != 0.0:
             rate = factor * rate_at(self.rate, step)
             for path in sorted(self.paths(params)):

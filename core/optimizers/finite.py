@@ -14,9 +14,9 @@ from core.optimizers.transform import Rates, State, Tensors, Transform
 
 @gin.configurable
 def apply_if_finite(inner: Transform, *, max_consecutive_errors: int = 5) -> Transform:
-    """Keeps parameters and state if a gradient isn't finite, until that has happened too often in a row.
+    """Skips an update if a gradient isn't finite, at most `max_consecutive_errors` times in a row.
 
-    For custom loops: the engine stops at a non-finite step. The schedules of `inner` count applied updates.
+    For custom loops only: the engine ends a run at a non-finite step. The schedules of `inner` count applied updates.
     """
     check_count(max_consecutive_errors=max_consecutive_errors)
     rule = chain(inner)

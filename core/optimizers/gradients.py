@@ -16,8 +16,8 @@ from core.random import Rng
 def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> Transform:
     """Adds `rate` times the parameter to its gradient: the L2 penalty of Krogh and Hertz (1992). Reads parameters.
 
-    It applies to parameters that match a pattern of `only` and none of `exclude`. Put it before the rule. (For AdamW's
-    decoupled decay, use the `weight_decay` argument of the rules that have it.)
+    Only parameters that match a pattern of `only` and none of `exclude` decay. Put this transform before the rule. (For
+    AdamW's decoupled decay, use the argument `weight_decay` of a rule.)
     """
     check_rate(rate=rate)
 
@@ -37,7 +37,7 @@ def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclud
 def gradient_noise(eta: float = 0.01, *, gamma: float = 0.55, seed: int = 0) -> Transform:
     """Follows Neelakantan et al. (2015), "Adding gradient noise improves learning for very deep networks".
 
-    Normal noise of variance η / t^γ, a function of the seed, the step and the parameter's path. Reads the step.
+    Adds normal noise of variance η / t^γ at update t, determined by `seed`, step and parameter path. Reads the step.
     """
     check_not_negative(eta=eta, gamma=gamma)
 
@@ -53,7 +53,7 @@ def gradient_noise(eta: float = 0.01, *, gamma: float = 0.55, seed: int = 0) -> 
 def centralise() -> Transform:
     """Follows Yong et al. (2020), "Gradient centralization": the gradient of each output's weights has mean zero.
 
-    An output is the last axis of a parameter, as in this project's kernels (in Optax, the first).
+    Outputs are indices of a parameter's last axis, as in the kernels of `core.layers` (in Optax, of the first axis).
     """
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:

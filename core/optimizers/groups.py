@@ -43,7 +43,7 @@ def groups(rules: Mapping[str, Transform], *, otherwise: Transform | None = None
 
 @gin.configurable
 def frozen() -> Transform:
-    """Makes updates of zero, without slots, for a group of parameters that keep their values."""
+    """Keeps a group's parameters unchanged: all updates are zero, and there are no slots."""
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         # Adding -0.0 keeps a weight of -0.0; 0.0 doesn't. As a literal, TensorFlow's cache of constants makes it 0.0.
@@ -58,8 +58,8 @@ def frozen() -> Transform:
 def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Transform:
     """Applies `rules[label]` to the parameters of each label.
 
-    A slot's name is made of its rule's slot and its parameter's path, so it stays when the parameter changes groups. A
-    slot shared by a whole group is named by the group's position among the rules.
+    `label(params)` returns `{path: label}`. A slot is named `SLOT/PATH`, so the name stays if the parameter moves to
+    another group. A slot that a whole group shares is named `SLOT/.group_N`, for the N-th rule.
     """
     shared = {key: f".group_{i}" for i, key in enumerate(rules)}  # attributes don't start with a dot, so paths don't
 

@@ -1,4 +1,4 @@
-"""TensorFlow's fused kernels: the slots and scalars of each, and their exactness."""
+"""TensorFlow's fused optimizer kernels: the slots and scalars of each kernel, and the kernels' rounding of β."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ from core.optimizers.transform import Rate, Slots, Tensors, Variables
 
 
 class Kernel(NamedTuple):
-    """A kernel that writes one variable and its slots in place."""
+    """A TensorFlow kernel that updates one variable and the variable's slots in place."""
 
     op: Callable[..., Any]  # of `tf.raw_ops`, by `var`, `grad`, the slots and the scalars
     slots: Mapping[str, str]  # by the kernel's argument
     scalars: Callable[[Rate, tf.Tensor, tf.DType], Mapping[str, Rate]]  # (rate, t, dtype)
 
     def apply(self, gradients: Tensors, slots: Slots, params: Variables, step: tf.Tensor, rate: Rate) -> None:
-        """Writes the update of every parameter."""
+        """Updates all variables of `params` and their slots in place."""
         t = updates_after(step)
         for dtype in dict.fromkeys(variable.dtype for variable in params.values()):
             # Scalars have the dtype of the variable; variables of one dtype share them.
@@ -33,13 +33,13 @@ def _scalar(scalar: Rate, dtype: tf.DType) -> tf.Tensor:
 
 
 def kernel_beta(beta: float, dtype: tf.DType) -> float:
-    """Returns β as a kernel rounds it to `dtype`: the bias correction must use the same β as the average."""
+    """Returns `beta` rounded to `dtype`, as a kernel rounds it: bias correction and average need the same β."""
     return float(dtype.as_numpy_dtype(beta))
 
 
 def kernels_keep(*betas: float, to: float) -> bool:
-    """Says whether kernels compute each 1 - β well enough in float32: 0.99 to 1e-6, 0.999 to 1.3e-5, 0.9999 to 2e-4.
+    """Says whether the relative error of 1 - β in float32 is at most `to` for each β in `betas`.
 
-    If not, the rule does without its kernel: the averages would have another length than requested.
+    The error is 1e-6 for β = 0.99, 1.3e-5 for 0.999 and 2e-4 for 0.9999. If it is larger, the rule uses no kernel.
     """
     return all(abs((1.0 - kernel_beta(beta, tf.float32)) / (1.0 - beta) - 1.0) <= to for beta in betas)

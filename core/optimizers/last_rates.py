@@ -13,11 +13,11 @@ AHEAD = 16  # rates that depend only on the step are computed for so many reads 
 
 
 def last_rates(optimizer: Optimizer) -> Callable[[], dict[str, float]]:
-    """Returns a function that reads them: a rule's rate by "", those of `groups` by pattern, as "[embedding/*]".
+    """Returns a function that returns the rates: `{"": 0.1}`, or `{"[embedding/*]": 0.1}` per pattern of `groups`.
 
-    A rule that doesn't declare its rate has none here. Rates are computed on the host, wherever the variables are
-    stored, with a traced function; for several reads at once, since a call waits while all cores are busy. Constant
-    rates need no call.
+    A rule that doesn't declare its rate isn't included. Rates are computed on the host with a traced function, wherever
+    the variables are stored. One call computes the rates for several reads, since a call waits while all cores are
+    busy. Constant rates need no call.
     """
     rates = optimizer.transform.rates
     if rates is None:

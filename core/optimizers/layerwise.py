@@ -17,9 +17,10 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 def trust_ratios(
     params: Tensors, directions: Tensors, coefficient: float = 1.0
 ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Returns by path a ratio and the direction that it multiplies, over a unit if its norm might be infinite.
+    """Returns `{path: (ratio, direction)}`, whose product is the update η ‖θ‖ / ‖u‖ · u of parameter θ.
 
-    Ratio times direction is η ‖θ‖ / ‖u‖ times u; or u if either norm is zero, since else parameters would stay zero.
+    η is `coefficient`, and u is `directions[path]`. If a norm is zero, the product is u, so that zero parameters move.
+    If the norm of u might overflow, the returned direction is u divided by a constant.
     """
     if not directions:
         return {}
@@ -73,8 +74,8 @@ def lars(
 
     Parameters that match a pattern of `plain` (usually biases and scales) get neither the ratio nor the decay.
 
-    As in Optax, the ratio divides by the norm of gradient plus decay, ‖g + λθ‖; in the paper, by ‖g‖ + λ‖θ‖. The rate
-    is inside the momentum, as in the paper: a schedule doesn't change earlier gradients in the momentum.
+    The ratio divides by ‖g + λθ‖ as in Optax, in the paper by ‖g‖ + λ‖θ‖. As in the paper, each gradient enters the
+    momentum with its own update's rate.
     """
     check_rate(weight_decay=weight_decay)
     check_fraction(momentum=momentum)

@@ -1,4 +1,4 @@
-"""Lookahead and SAM: they wrap another optimizer and move the parameters between two points."""
+"""Lookahead and SAM: wrappers of another optimizer, each with a second copy of the parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from core.optimizers.transform import Rates, State, Tensors, Transform
 def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float = 0.5) -> Transform:
     """Follows Zhang et al. (2019), "Lookahead optimizer: k steps forward, 1 step back". Reads parameters and the step.
 
-    The parameters are the fast weights; evaluation reads the slow ones, which are the shadow.
+    The parameters are the fast weights. Evaluation reads the slow weights, returned by `Optimizer.shadow()`.
     """
     check_size(sync_period=sync_period)
     check_positive(slow_step_size=slow_step_size)
@@ -48,9 +48,9 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
 
     Reads parameters.
 
-    This is the alternating form. An even update climbs `rho` along its gradient. The next one takes the gradient there,
-    and `inner` moves the point where the climb began. So two updates, each on its own batch, make one, and the
-    schedules of `inner` count pairs. Evaluation reads the shadow: the point between climbs.
+    Updates alternate. Updates 0, 2, ... climb `rho` along the gradient, away from the centre. Updates 1, 3, ... pass
+    the gradient there to `inner`, which moves the centre. So two updates, each with its own batch, make one, and the
+    schedules of `inner` count pairs. Evaluation reads the centre.
     """
     check_positive(rho=rho)
     rule = chain(inner)

@@ -20,7 +20,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the 
 
 
 def orthogonalise(x: tf.Tensor, steps: int, epsilon: float) -> tf.Tensor:
-    """Returns roughly U Vᵀ of X = U S Vᵀ: Newton-Schulz steps push every singular value towards one."""
+    """Returns about U Vᵀ for x = U S Vᵀ: each of `steps` Newton-Schulz steps moves the singular values towards one."""
     rows, columns = x.shape
     if rows > columns:  # the smaller of the two squares is cheaper
         return tf.transpose(orthogonalise(tf.transpose(x), steps, epsilon))
@@ -47,12 +47,11 @@ def muon(
 ) -> Transform:
     """Follows Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Decay reads parameters.
 
-    It trains the matrices (parameters of rank 2). Parameters of another rank, and matrices that a pattern of
-    `other_for` matches, such as embeddings and the last layer, are trained by `other`: AdamW at the same learning rate
-    unless it is given.
+    Muon trains the matrices (parameters of rank 2). `other` trains parameters of another rank, and matrices that match
+    a pattern of `other_for`, such as embeddings and the last layer. `other` is AdamW at the same rate by default.
 
-    The Nesterov mix of gradient and average uses Nadam's corrections, as in Optax. Jordan's code and PyTorch use the
-    momentum alone, which differs in the first updates. A matrix [in, out] is scaled by √max(1, out/in).
+    As in Optax, the Nesterov direction uses Nadam's bias corrections. Jordan's code and PyTorch use none, so the first
+    updates differ. The update of a matrix [in, out] is scaled by √max(1, out/in).
     """
     check_rate(weight_decay=weight_decay)
     check_fraction(momentum=momentum)

@@ -1,8 +1,8 @@
 """Euclidean norms of gradients of any size: the square of 1e20 is infinite in float32, and that of 1e-20 is zero.
 
-The sum of squares comes first, since it is one quick pass. Only if it left the range of the dtype are tensors divided
-by their largest magnitude (the unit) and measured again. The norm itself may be infinite and a limit divided by it
-zero. So functions return the divided tensor with its norm: the direction is one over the other.
+The plain sum of squares is tried first, since it is one quick pass. If it overflows or underflows, the tensors are
+divided by their largest magnitude (the unit) and measured again. The true norm may still overflow. So functions return
+the divided tensor and its norm, whose quotient is the direction.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Measured = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # a tensor over its unit, the
 def global_norm(tensors: Tensors) -> tf.Tensor:
     """Returns the Euclidean norm of all tensors as one vector; in float64 if one of them is, else in float32.
 
-    It is infinite from 1e19 on, like the squares that rules average; `measured_together` avoids that.
+    The norm is infinite from 1e19 on, because squares overflow; `measured_together` avoids this.
     """
     # A sum of squares would overflow in half precision, and float64 if made narrower.
     wide = _widest(list(tensors.values()))
@@ -31,7 +31,7 @@ def global_norm(tensors: Tensors) -> tf.Tensor:
 
 
 def half_of_squares(x: tf.Tensor) -> tf.Tensor:
-    """Returns half the squared norm of one tensor, in one pass."""
+    """Returns half the sum of the squares of `x`, in one pass."""
     if not in_xla():
         return tf.nn.l2_loss(x)
     # XLA adds numbers up one after another, each waiting for the last; a matmul with ones it vectorises. And next to an
@@ -46,7 +46,7 @@ def half_of_squares(x: tf.Tensor) -> tf.Tensor:
 
 
 def measured_together(tensors: Tensors, *, least: float = LEAST) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
-    """Returns all tensors over one unit, their norm as one vector, and the unit: one, unless squares overflowed."""
+    """Returns `(tensors / unit, their norm as one vector, unit)`; the unit is 1 unless squares leave the range."""
     norm = global_norm(tensors)
 
     def rescaled() -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
@@ -66,9 +66,9 @@ def measured(
     *,
     least: float = LEAST,
 ) -> list[Measured]:
-    """Returns each tensor over its unit, the norm of that, and the unit: ones, unless squares left the range.
+    """Returns `(x / unit, norm of x / unit, unit)` for each tensor; the unit is 1 unless squares leave the range.
 
-    With axes, as `axes_of` returns them, each slice along them has its own norm and unit.
+    If `axes_of(x)` returns axes, norms and units are computed over these axes alone; otherwise over all of `x`.
     """
     norms = [norm_of(x) for x in tensors]
     as_they_are = [(x, norm, tf.ones_like(norm)) for x, norm in zip(tensors, norms, strict=True)]
@@ -92,12 +92,12 @@ def measured(
 
 
 def _in_range(norm: tf.Tensor, least: float) -> tf.Tensor:
-    """Says whether each norm is in the range where squares neither overflow nor fall below `least`."""
+    """Says whether every norm in `norm` is at least `least`, and small enough that squares don't overflow."""
     return tf.reduce_all((norm >= least) & (norm < _MOST))
 
 
 def unit_of(x: tf.Tensor, axes: Sequence[int] | None = None) -> tf.Tensor:
-    """Returns the divisor of `x` before squaring: its largest magnitude, unless that is zero or infinite."""
+    """Returns the largest magnitude in `x`, to divide by before squaring; 1 if that is zero or infinite."""
     largest = tf.reduce_max(tf.abs(x), axes, keepdims=axes is not None)
     return tf.where((largest > 0.0) & tf.math.is_finite(largest), largest, tf.ones_like(largest))
 

@@ -1,4 +1,4 @@
-"""`Optimizer` owns an update's variables and writes them.
+"""`Optimizer`: the variables of an update rule, and `apply`, which updates the parameters.
 
 >>> import tensorflow as tf
 >>> from core.optimizers import Optimizer, adam, chain, clip_by_global_norm
@@ -28,12 +28,12 @@ KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, where 
 
 
 class Optimizer:
-    """Holds a transform's state for one set of parameters, as variables. Make it in the scope of the parameters.
+    """Holds a transform's state for one set of parameters, as variables. Make it in the strategy scope of these.
 
-    Half-precision parameters are updated in float32: their slots and the rule's arithmetic are that wide.
+    Half-precision parameters are updated in float32: slots and the rule's arithmetic are float32.
 
-    `statistics` are moving averages of the layers that hold the parameters. A rule that averages the weights (`ema`,
-    `polyak`) needs statistics averaged over the same updates: `average_statistics` keeps them.
+    `statistics` are the moving averages of normalisation layers. A rule that averages the weights (`ema`, `polyak`)
+    needs statistics averaged over the same updates: `average_statistics` computes them.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Optimizer:
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns the optimizer's own variables by path: `step`, and `rule/slot/path of the parameter`.
+        """Returns the optimizer's variables by name: `step`, `RULE/SLOT/PARAMETER`, such as `adam/m/net/w`.
 
-        Averages of statistics are at `statistics/path`.
+        Averages of statistics are named `statistics/PATH`.
         """
         slots = {
             f"{slot}/{path}".rstrip("/"): variable
@@ -88,13 +88,13 @@ class Optimizer:
         return {"step": self.step, **slots, **statistics}
 
     def restart(self) -> None:
-        """Restarts from the parameters as they are: the count of updates is zero, and slots have their first values."""
+        """Resets the count of updates to zero and all slots to their initial values for the current parameters."""
         self.step.assign(0)
         assign(self.slots, self.transform.init(read(self.parameters)))
         self.restart_statistics()
 
     def restart_statistics(self) -> None:
-        """Restarts the averages of statistics from the statistics as they are."""
+        """Sets the averages of statistics to the current values of the statistics."""
         for path, variable in self.averaged_statistics.items():
             variable.assign(self.statistics[path].read_value())
 
@@ -108,12 +108,11 @@ class Optimizer:
     ) -> None:
         """Applies one update. If `apply_if` (a scalar bool) is false, every variable keeps its bits.
 
-        The square of a gradient beyond 1e19 is infinite. Adam then leaves such a value in place or makes it NaN, and
-        the next update makes it NaN. Adagrad, which sums squares, and AMSGrad, which keeps the largest, may never move
-        it again. The engine ends such a run. In a custom loop, put `clip_by_global_norm` before the rule: it measures
-        any finite gradient.
+        The square of a gradient beyond 1e19 is infinite. With Adam, the parameter then becomes NaN in this update or
+        the next. With Adagrad and AMSGrad, it may never change again. The engine ends such a run. In a custom loop,
+        put `clip_by_global_norm` before the rule, which clips any finite gradient.
 
-        Kernels need `fused`; code that XLA compiles always uses the pure rule, which XLA fuses itself.
+        `fused=False` avoids TensorFlow's kernels. Code that XLA compiles never uses them: XLA fuses the pure rule.
         """
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
         with no_python_values("a schedule or rule of the optimizer"):
@@ -130,9 +129,9 @@ class Optimizer:
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
     def average_statistics(self, moments: Mapping[Any, tf.Tensor], *, apply_if: tf.Tensor | None = None) -> None:
-        """Averages the `moments` of the last update's batch, by `variable.ref()`, with the shares of the weights.
+        """Adds `moments` of the last update's batch, by `variable.ref()`, to the averages, weighed like the weights.
 
-        Call it after `apply` and after the statistics were updated; statistics without moments are copied.
+        Call this method after `apply` and after the statistics were updated; statistics without moments are copied.
         """
         before = self.step.read_value() - 1
         for path, variable in self.averaged_statistics.items():
@@ -147,18 +146,18 @@ class Optimizer:
             variable.assign(new if apply_if is None else one_of(apply_if, new, old))
 
     def shadow(self) -> Tensors | None:
-        """Returns what evaluation and export read in place of the parameters; `None` if they read the parameters.
+        """Returns `{path: value}` for evaluation and export; `None` if these read the parameters themselves.
 
-        The shadow is by path: an `ema`, lookahead's slow weights, the sequence x of schedule-free.
+        The values are, for example, those of an `ema`, or the slow weights of `lookahead`.
         """
         if self.transform.shadow is None:
             return None
         return self.transform.shadow(read_all(self.slots), read(self.parameters), self.step.read_value())
 
     def averages(self) -> dict[str, str | None]:
-        """Returns by path the entry of `variables` that holds what `shadow` returns; `None` if that is computed.
+        """Returns `{path: name in variables}` for the values of `shadow()`; `None` for a value in no variable.
 
-        Parameters that are read directly aren't in it.
+        Parameters that evaluation reads directly are omitted.
         """
         if self.transform.shadow is None:
             return {}
@@ -188,7 +187,7 @@ class Optimizer:
 
 
 def _stand_in(variable: tf.Variable) -> tf.Tensor:
-    """Returns a graph tensor of the type that a rule sees."""
+    """Returns a graph placeholder with the shape of `variable`, and the dtype in which rules receive it."""
     return tf.raw_ops.Placeholder(dtype=working_dtype(variable), shape=variable.shape)
 
 
@@ -203,7 +202,7 @@ def apply_in_place(
     apply_if: tf.Tensor | None = None,
     fused: bool = True,
 ) -> None:
-    """Writes one update: with the fused twin if that is faster, else by computing and assigning the results."""
+    """Updates `params` and `slots` in place, with `transform.fused` if that is faster, else with `transform.update`."""
     if apply_if is not None:
         # A condition costs a tenth of a small update; selecting every value doubles its time. So use a condition with a
         # kernel, and under XLA, which otherwise copies all slots first.
@@ -223,7 +222,7 @@ def apply_in_place(
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:
-    """Says whether TensorFlow's kernels are faster: on all cores 2.5x for large variables; 2x slower for small ones."""
+    """Says whether TensorFlow's kernels are faster: always on GPUs; on CPUs, 2.5x for large variables only."""
     if any(computes_by_parts(variable) for variable in variables):
         return False  # given a shard and a whole gradient, or a slot sharded otherwise, a kernel aborts the process
     if not all(variable.dtype in (tf.float32, tf.float64) for variable in variables):

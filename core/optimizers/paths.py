@@ -1,7 +1,7 @@
 """Patterns of parameter paths.
 
-A pattern is a shell wildcard. It matches a whole path or its end, and `*` crosses slashes: `b` is every parameter named
-`b`, `encoder/*` is everything below an `encoder`.
+A pattern is a shell wildcard that matches a whole path or the end of a path; `*` also matches slashes. `b` matches
+every parameter named `b`, and `encoder/*` matches everything below an `encoder`.
 """
 
 import fnmatch
@@ -12,7 +12,7 @@ from core.errors import did_you_mean
 
 
 def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str, what: str = "parameter") -> set[str]:
-    """Returns the paths that any of the patterns matches. A pattern without a match raises an error."""
+    """Returns the paths that match at least one of `patterns`; a pattern without a match raises an error."""
     paths = list(paths)
     if isinstance(patterns, str):
         raise ValueError(f"`{argument}` is the string {patterns!r}; give a list of patterns: [{patterns!r}].")
@@ -31,7 +31,7 @@ def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str, wh
 
 
 def nearest_path(path: str, others: Iterable[str]) -> str:
-    """Returns the one of `others` with the longest common prefix with `path`: in the same layer, if there is one."""
+    """Returns the path in `others` that shares the most leading parts with `path`: in the same layer, if possible."""
 
     def shared(other: str) -> int:
         pairs = zip(path.split("/")[:-1], other.split("/")[:-1], strict=False)

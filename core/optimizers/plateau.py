@@ -21,10 +21,10 @@ def reduce_on_plateau(
     accumulate: int = 1,
     min_scale: float = 0.0,
 ) -> Transform:
-    """Scales the updates that it receives, so it follows a rule: `chain(sgd(0.1), reduce_on_plateau())`. Reads losses.
+    """Scales updates, so put it after a rule: `chain(sgd(0.1), reduce_on_plateau())`. Reads losses.
 
-    One look is the mean of `accumulate` losses. After `patience` looks without an improvement beyond the tolerances,
-    the scale is multiplied by `factor`, and the next `cooldown` looks don't count.
+    The means of `accumulate` losses are compared. After `patience` means without an improvement beyond the tolerances,
+    the scale is multiplied by `factor`. Then the next `cooldown` means don't count towards `patience`.
     """
     if not 0.0 < factor < 1.0:
         raise ValueError(f"`factor` is {factor!r}; it makes updates smaller: use a number in (0, 1).")

@@ -1,6 +1,6 @@
 """Update rules: a pure `scale_by_*`, a learning rate, weight decay and TensorFlow's fused kernel for the three.
 
-A rule receives its learning rate; no later transform multiplies by it. So Adam's bias corrections and its rate are one
+A rule multiplies by its learning rate itself; no later transform does. So Adam's bias corrections and rate form one
 scalar, rounded once for all parameters, as in TensorFlow's kernel.
 """
 
@@ -18,7 +18,7 @@ Scale = Callable[[Tensors, State, Tensors, tf.Tensor, Rate], tuple[Tensors, Stat
 
 
 def scale_by_rate(directions: Tensors, rate: Rate) -> dict[str, tf.Tensor]:
-    """Returns the step down along each direction, by path."""
+    """Returns `{path: -rate * direction}`."""
     return {path: as_dtype(-rate, u) * u for path, u in directions.items()}
 
 
@@ -34,8 +34,8 @@ def rule(
 ) -> Transform:
     """Makes a transform from `scale(gradients, state, params, step, rate) -> (updates, state)`.
 
-    The patterns of `decay` are checked against the parameters; `scale` adds it where the paper does. A `kernel`
-    subtracts it before its own update.
+    `decay` has its patterns checked here, but `scale` must add the decay itself. With a `kernel`, the decay is
+    subtracted from the parameters before the kernel's update.
     """
     check_rate(learning_rate=learning_rate)
 

@@ -23,8 +23,8 @@ def schedule_free_adamw(
 ) -> Transform:
     """Follows Defazio et al. (2024), "The road less scheduled". Reads parameters and the step.
 
-    The parameters are the sequence y, where gradients are taken; z is a slot; evaluation reads the average x, which is
-    the shadow. A schedule may warm the rate up; it need not lower it later.
+    The parameters are the paper's y, at which gradients are taken, and z is a slot. Evaluation reads the average x,
+    returned by `Optimizer.shadow()`. A schedule may warm the rate up, but needn't decay it.
     """
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)

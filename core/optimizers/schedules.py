@@ -17,17 +17,17 @@ from core.optimizers.transform import Schedule
 
 
 def _periods(step: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
-    """Returns step / length, rounded once: graphs multiply by 1/length, and in float32 41 / 41 would not be one."""
+    """Returns `step / length` in float32, divided in float64: in float32, graphs compute 41 / 41 as 41 · (1/41) ≠ 1."""
     return tf.cast(tf.cast(step, tf.float64) / tf.cast(length, tf.float64), tf.float32)
 
 
 def _progress(step: tf.Tensor, steps: int, start: int = 0) -> tf.Tensor:
-    """Returns the progress of `step` from `start` to `start + steps`, in [0, 1]."""
+    """Returns `(step - start) / steps`, clipped to [0, 1]."""
     return _periods(tf.clip_by_value(tf.cast(step, tf.int64) - start, 0, steps), steps)
 
 
 def _between(first: float, last: float, share: tf.Tensor) -> tf.Tensor:
-    """Interpolates from `first` to `last`; exact if `share` is zero or one."""
+    """Interpolates linearly: `first` for `share` 0, `last` for `share` 1, both exact."""
     return first * (1.0 - share) + last * share
 
 
@@ -77,7 +77,7 @@ def warmup_cosine(
 ) -> Schedule:
     """Follows a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`.
 
-    The first update has `initial_rate`; its default of zero changes nothing.
+    The first update uses `initial_rate`; with the default of zero, it changes no parameter.
     """
     check_not_negative(peak_rate=peak_rate, initial_rate=initial_rate, final_rate=final_rate)
     check_count(warmup_steps=warmup_steps)
@@ -98,7 +98,7 @@ def warmup_cosine(
 def cosine_restarts(
     initial_rate: float, final_rate: float = 0.0, *, period: int, period_multiplier: int = 1
 ) -> Schedule:
-    """Chains half cosines, each `period_multiplier` times as long as the last: the warm restarts of SGDR."""
+    """Repeats half cosines (SGDR's warm restarts), each `period_multiplier` times as long as the previous one."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
     check_size(period=period, period_multiplier=period_multiplier)
     starts = [0]
@@ -173,9 +173,9 @@ def one_cycle(
 ) -> Schedule:
     """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another one down.
 
-    As in Optax the peak comes after ⌊warmup_fraction · total_steps⌋ updates. The rate is peak / initial_divisor /
-    final_divisor after `total_steps` updates, just past the last one; in PyTorch both are one update earlier. The paper
-    has lines in place of cosines, and also cycles the momentum, which this doesn't.
+    As in Optax, the peak comes after ⌊warmup_fraction · total_steps⌋ updates. After `total_steps` updates, the rate is
+    peak / initial_divisor / final_divisor. In PyTorch, peak and end are one update earlier. The paper uses lines in
+    place of cosines, and also cycles the momentum; this schedule doesn't.
     """
     check_not_negative(peak_rate=peak_rate)
     check_size(total_steps=total_steps)
@@ -226,7 +226,7 @@ def warmup_stable_decay(
 
 @gin.configurable
 def join(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Schedule:
-    """Chains schedules, each counted from its boundary: `join([linear(...), cosine(...)], boundaries=[100])`."""
+    """Chains schedules, e.g. `join([linear(...), cosine(...)], boundaries=[100])`; each counts from its boundary."""
     _check_boundaries(boundaries, "schedules", len(schedules))
 
     def schedule(step: tf.Tensor) -> tf.Tensor:

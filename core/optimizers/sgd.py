@@ -14,8 +14,8 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: bool = False) -> Transform:
     """Steps θ ← θ - α u, where u is the gradient, or with momentum the decaying sum of the gradients.
 
-    The rate multiplies the sum, as in PyTorch and Optax: a schedule also changes the effect of earlier gradients. (In
-    Sutskever et al. the rate is inside the sum.)
+    As in PyTorch and Optax, the newest rate α multiplies the whole sum, earlier gradients included. (In Sutskever et
+    al., each gradient enters the sum with its own update's rate.)
     """
     check_fraction(momentum=momentum)
     if nesterov and not momentum:

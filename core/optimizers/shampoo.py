@@ -12,7 +12,7 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 def at_least_vector(x: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar as a vector of one element."""
+    """Returns `x`; a scalar becomes a vector of one element."""
     return x if len(x.shape) else tf.reshape(x, [1])
 
 
@@ -23,7 +23,7 @@ def gram(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def inverse_root(matrix: tf.Tensor, order: int) -> tf.Tensor:
-    """Returns the matrix to the power -1/order, in float64: small eigenvalues matter most, and float32 loses them."""
+    """Returns `matrix ** (-1 / order)`, computed in float64: float32 loses small eigenvalues, which matter most."""
     wide = tf.cast(matrix, tf.float64)
     # `eigh` raises on non-finite numbers. The caller must drop such an update, so its result doesn't matter.
     finite = tf.reduce_all(tf.math.is_finite(wide))
@@ -34,7 +34,7 @@ def inverse_root(matrix: tf.Tensor, order: int) -> tf.Tensor:
 
 
 def along(x: tf.Tensor, axis: int, matrix: tf.Tensor) -> tf.Tensor:
-    """Returns `x` with `matrix` applied to one of its axes."""
+    """Multiplies `x` by `matrix` along `axis`, and returns a tensor of the same shape."""
     order = [axis, *(i for i in range(len(x.shape)) if i != axis)]
     applied = tf.tensordot(matrix, x, [[1], [axis]])
     return tf.transpose(applied, [order.index(i) for i in range(len(order))])
@@ -51,9 +51,9 @@ def shampoo(
 ) -> Transform:
     """Follows Gupta et al. (2018), "Shampoo: preconditioned stochastic tensor optimization".
 
-    Each axis of a parameter of rank k has a sum of Gram matrices, starting at ε I. Its power -1/2k preconditions the
-    gradient, and is recomputed every `root_every` updates. Axes longer than `max_size` are skipped. A scalar counts as
-    a vector of one element.
+    Each axis of a parameter of rank k has a sum of Gram matrices, which starts at ε I. The gradient is multiplied by
+    the sum's power -1/(2k), which is recomputed every `root_every` updates. Axes longer than `max_size` are skipped. A
+    scalar counts as a vector of one element.
     """
     check_fraction(momentum=momentum)
     check_positive(epsilon=epsilon)

@@ -1,4 +1,4 @@
-"""Conversions between variables, which an optimizer holds, and tensors, which rules see."""
+"""Converts between an optimizer's variables and the tensors that rules compute with."""
 
 import contextlib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from core.optimizers.transform import Slots, State, Variables
 
 
 def below(name: str, slots: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the slots of one part, under the part's names for them."""
+    """Returns the slots that begin with `name/`, without that prefix: {"adam/m": ...} becomes {"m": ...}."""
     prefix = f"{name}/"
     return {slot.removeprefix(prefix): values for slot, values in slots.items() if slot.startswith(prefix)}
 
@@ -28,7 +28,7 @@ def read_all(slots: Slots) -> State:
 
 
 def make_slot(name: str, value: tf.Tensor, parameter: tf.Variable | None) -> tf.Variable:
-    """Makes a variable on the device of its parameter: on the same server, if that is on a parameter server."""
+    """Makes an untrainable variable; if `parameter` is on a parameter server, on the same server."""
     with getattr(parameter, "beside", contextlib.nullcontext)():
         return tf.Variable(value, trainable=False, name=name)
 

@@ -3,8 +3,8 @@
 As in Optax, `init(params) -> state` and `update(gradients, state, params, step=, value=) -> (updates, state)` map
 `{path: tensor}`. A transform holds no state, so it may be made anywhere and passed around freely.
 
-It may also have a `fused` twin, which writes variables in place with TensorFlow's kernels, and a `shadow`, which
-evaluation and export read in place of the parameters.
+Two functions are optional. `fused` does the same as `update`, but in place with TensorFlow's kernels. `shadow` returns
+values that evaluation and export read in place of the parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,30 +22,30 @@ Rates = Mapping[str, Rate]  # learning rates; that of a group by its pattern in 
 
 
 class UpdateFunction(Protocol):
-    """The rule: maps gradients to what is added to the parameters, and the next state."""
+    """The type of `Transform.update`: maps gradients and state to the update of the parameters and the next state."""
 
     def __call__(
         self, gradients: Tensors, state: State, params: Tensors, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> tuple[Tensors, State]:
-        """Computes an update; `step` counts earlier updates, `value` is the loss, for rules that read it."""
+        """Returns `(updates, next state)`; `step` is the number of earlier updates, and `value` is the loss."""
 
 
 class FusedFunction(Protocol):
-    """The same results as the update's, written to variables in place."""
+    """The type of `Transform.fused`: does the same as `update`, but in place on variables."""
 
     def __call__(
         self, gradients: Tensors, slots: Slots, params: Variables, *, step: tf.Tensor, value: tf.Tensor | None = None
     ) -> None:
-        """Writes one update; called where variables may be assigned: in a replica, under no tape."""
+        """Updates `params` and `slots` in place; called within a replica, outside of gradient tapes."""
 
 
 class RatesFunction(Protocol):
-    """The learning rates of an update."""
+    """The type of `Transform.rates`: returns the learning rates of an update."""
 
     def __call__(self, before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
-        """Returns the rates of update `step`, given those of earlier transforms in the chain; `state` is the one after.
+        """Returns the rates of update `step`: `{"": 0.1}`, or by pattern. `before` are those of earlier transforms.
 
-        It may read only scalars of the state, and no values of `params`.
+        `state` is the state after the update. The function may read only its scalars, and no values of `params`.
         """
 
 
@@ -54,7 +54,7 @@ SharesFunction = Callable[[Mapping[str, Any]], Mapping[str, Callable[[tf.Tensor]
 
 
 class Transform(NamedTuple):
-    """One rule of an optimizer. Its state is stored under its `name`, also in a chain."""
+    """One rule of an optimizer. In checkpoints, names of its state begin with `name`, also in a chain."""
 
     name: str
     init: Callable[[Tensors], State]
@@ -90,7 +90,7 @@ def stateful(
 ) -> Transform:
     """Makes a transform that ignores the loss, from `update(gradients, state, params, step) -> (updates, state)`.
 
-    Its `learning_rate` is logged with the metrics of a run.
+    A `learning_rate` is logged with the run's metrics.
     """
 
     def with_value(
@@ -109,7 +109,7 @@ def stateful(
 
 
 def rates_of(learning_rate: float | Schedule) -> RatesFunction:
-    """Returns the `rates` function of a rule with this learning rate."""
+    """Returns a `rates` function that reports `learning_rate`, or its value at `step` if it is a schedule."""
 
     def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
         return {"": learning_rate(step) if callable(learning_rate) else learning_rate}
@@ -135,5 +135,5 @@ def observer(
 
 
 def named(name: str, transform: Transform) -> Transform:
-    """Returns `transform` under another name: its state is stored under it, and a chain keeps it as one part."""
+    """Returns `transform` renamed to `name`, under which its state is stored; a chain treats it as one part."""
     return transform._replace(name=name, parts=())

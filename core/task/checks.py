@@ -1,4 +1,4 @@
-"""Checks of a task's phases and variables that need no tracing."""
+"""Checks of a task's phases and variables, made without tracing a step function."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from core.task import ONE_DEVICE, Compute, Phase, Placement, Task, Update
 
 
 def checked_phases(task: Task) -> list[Phase]:
-    """Returns the phases of `task`, after checking that they make a valid step."""
+    """Returns `task.phases()` as a list; raises a `ConfigurationError` if they can't form a training step."""
     name = type(task).__name__
     phases: Any = task.phases()
     if not isinstance(phases, list | tuple):
@@ -34,7 +34,7 @@ def checked_phases(task: Task) -> list[Phase]:
 
 
 def placed_phases(phases: Sequence[Phase], placements: Mapping[str, Placement]) -> list[Phase]:
-    """Returns the phases, with the placements that `placements` names."""
+    """Returns `phases`, with the placements in `placements`, which is `{phase name: placement}`."""
     names = [phase.name for phase in phases]
     for name, placement in placements.items():
         if name not in names:
@@ -60,7 +60,7 @@ def _named_by(task: Task, name: str) -> str:
 
 
 def named_module(task: Task, name: str, named_by: str) -> tf.Module:
-    """Returns the module in the attribute `name` of `task`; an error begins with `named_by`."""
+    """Returns the module in the attribute `name` of `task`; error messages begin with the text `named_by`."""
     module: Any = getattr(task, name, None)
     if not isinstance(module, tf.Module):
         known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
@@ -76,7 +76,7 @@ def one_device_network(task: Task, name: str) -> tf.Module:
 
 
 def check_unshared(task: Task, name: str) -> None:
-    """Raises if a one-device network shares a variable, which would continue as a second copy elsewhere."""
+    """Raises an error if the one-device network `name` shares a variable with another attribute of `task`."""
     network = one_device_network(task, name)
     own = {id(variable): path for path, variable in named_variables(network).items()}
     delattr(task, name)
@@ -97,7 +97,7 @@ def check_variables(
     strategy: tf.distribute.Strategy,
     one_device_ids: Collection[int],
 ) -> None:
-    """Raises for variables that don't belong to the strategy, and for trained ones outside the task."""
+    """Raises an error for a variable made outside the strategy's scope, or trained without being in the task."""
     name, known = type(task).__name__, {id(variable) for variable in variables.values()}
     for phase in phases:
         for path, variable in phase.variables().items() if isinstance(phase, Update) else ():
@@ -117,7 +117,7 @@ def check_variables(
 
 
 def _check_overlaps(phases: Sequence[Phase]) -> None:
-    """Raises if updates share a part of a network; the whole network at different intervals is a lazy penalty."""
+    """Raises an error if two updates train the same variable; only a penalty with another `every` may do so."""
     updates = [phase for phase in phases if isinstance(phase, Update)]
     for one, other in itertools.combinations(updates, 2):
         mine = {id(variable): path for path, variable in one.variables().items()}
@@ -132,7 +132,7 @@ def _check_overlaps(phases: Sequence[Phase]) -> None:
 
 
 def _check_history(phases: Sequence[Phase]) -> None:
-    """Raises if an update trains the history of a `Compute`."""
+    """Raises an error if an update trains a variable in the `state` (history) of a `Compute`."""
     trained = {
         id(variable): phase.name
         for phase in phases

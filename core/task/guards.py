@@ -18,7 +18,7 @@ from core.task.statistics import summing_over_replicas
 
 @contextlib.contextmanager
 def no_new_variables(who: str) -> Iterator[None]:
-    """Raises if a function makes variables while it is traced; `who` names it in messages."""
+    """Raises an error if code in its context makes a variable; `who` names the function in the message."""
 
     refusals = []
 
@@ -45,7 +45,7 @@ def _refused_variable(who: str, what: str) -> ValueError:
 
 
 def _refused_keras(who: str, what: str) -> ConfigurationError | None:
-    """Returns the error for a variable that a Keras layer makes, found through the modules of the calling frames."""
+    """Returns an error if a Keras layer is in the call stack, else `None`; `what` is the new variable's name."""
     frames = [frame for frame, _ in traceback.walk_stack(None)]  # the innermost first
     calling = [str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("keras", "tf_keras") for frame in frames]
     if True not in calling:
@@ -65,7 +65,7 @@ def _refused_keras(who: str, what: str) -> ConfigurationError | None:
 
 @contextlib.contextmanager
 def no_synchronisation(name: str) -> Iterator[None]:
-    """Raises if layers sum over replicas or rows are gathered in a phase that doesn't declare it."""
+    """Raises an error if code in its context sums over replicas or gathers rows; for phases without `mixes_rows`."""
 
     def refuse(sums: Any) -> Any:
         raise ConfigurationError(
@@ -78,7 +78,7 @@ def no_synchronisation(name: str) -> Iterator[None]:
 
 
 class _RefusedRows:
-    """Stands in for the rows of a phase without `mixes_rows`: gathering them raises."""
+    """The rows of a phase without `mixes_rows`: gathering them raises a `ConfigurationError`."""
 
     def __init__(self, name: str):
         self.name = name
@@ -95,7 +95,7 @@ class _RefusedRows:
 
 @contextlib.contextmanager
 def no_rng_in_evaluation() -> Iterator[None]:
-    """Raises if an `evaluate` asks its `rng`, which is `None`, for random numbers."""
+    """Raises a `ConfigurationError` if `evaluate` draws from its `rng`, which is `None`."""
     try:
         yield
     except AttributeError as error:
@@ -110,7 +110,7 @@ def no_rng_in_evaluation() -> Iterator[None]:
 
 
 def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
-    """Raises if `evaluate` gives other results for rows together than for the first row and the rest separately."""
+    """Raises an error if `evaluate(batch)` differs from evaluating the first row and the other rows separately."""
     rows = len(next(iter(batch.values())))
     if rows < 2:
         return
@@ -130,7 +130,7 @@ def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
 
 
 def _figures_by_row(loss: Loss) -> dict[str, tf.Tensor]:
-    """Returns all per-example values of `loss`, zero where the weight is; without sums over examples."""
+    """Returns the per-example values of `loss` by name, zero where the weight is zero; without additive states."""
     weight = tf.ones_like(loss.per_example) if loss.weight is None else loss.weight
     metrics = {f"the metric `{name}`": x for name, x in loss.metrics.items() if tf.is_tensor(x)}
     figures = {"the loss": loss.per_example, "the weight": weight, **metrics}
@@ -138,7 +138,7 @@ def _figures_by_row(loss: Loss) -> dict[str, tf.Tensor]:
 
 
 def refuse_missing_gradients(gradients: Mapping[str, Any], name: str) -> None:
-    """Raises an error that names the variables without a gradient."""
+    """Raises an error if a variable's gradient is `None`, and names the variable and the phase `name`."""
     missing = [path for path, gradient in gradients.items() if gradient is None]
     if missing:
         raise ValueError(

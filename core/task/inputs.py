@@ -1,4 +1,4 @@
-"""The batch of a phase while it is inspected: a dict that records which features the step function reads."""
+"""The batch of a phase while its step function is inspected: a dict that records the keys that are read."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from core.task.loss import Batch, subject
 
 
 class Inputs(dict[str, tf.Tensor]):
-    """Records the keys that are read; a missing key raises an error that lists the available ones."""
+    """A dict that records the keys that are read; for a missing key, the error lists the available keys."""
 
     def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str], read: set[str]):
         super().__init__(values)

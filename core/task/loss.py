@@ -22,7 +22,7 @@ RESERVED = frozenset(
 
 
 class Loss(NamedTuple):
-    """The result of a step function: values per example, never their mean. The engine divides by the total weight."""
+    """The result of a step function: one loss per example, without a mean. The engine divides by the total weight."""
 
     per_example: tf.Tensor  # [batch], or [batch, ...] together with a weight of the same shape
     weight: tf.Tensor | None = None  # one per value; values with weight zero are ignored
@@ -32,7 +32,7 @@ class Loss(NamedTuple):
 
 
 def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
-    """Returns the sum to differentiate, and everything reported, as sums."""
+    """Returns the sum of the loss, to differentiate, and weighted sums `{"weight": ..., "loss": ..., METRIC: ...}`."""
     if loss.weight is None:
         weight = None
         total = tf.cast(tf.size(loss.per_example), tf.float32)
@@ -53,7 +53,7 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """Returns the metrics of these sums: weighted means, and the results of additive states; NaN if empty."""
+    """Returns the metrics of `sums`: weighted means, and results of additive states; NaN if the weight is zero."""
     weight = float(sums["weight"])
     figures: dict[str, float] = {}
     for name, x in sums.items():
@@ -67,12 +67,12 @@ def means(sums: Sums) -> dict[str, float]:
 
 
 def subject(name: str) -> str:
-    """Returns the subject of a message: a phase, or the task's `evaluate`, which isn't a phase."""
+    """Returns the subject of an error message: "phase `NAME`", or "`evaluate`", which isn't a phase."""
     return f"`{name}`" if name == EVALUATE else f"phase `{name}`"
 
 
 def checked(loss: Any, name: str, rows: int | None) -> Loss:
-    """Returns `loss`, after checking that it is one value per example and everything else has the same shape."""
+    """Returns `loss` after checking it: one value per example, with weight and metrics of the same shape."""
     if not isinstance(loss, Loss):
         raise TypeError(
             f"{subject(name)} returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "

@@ -1,4 +1,4 @@
-"""The phases of a training step: `Update` and `Compute`, and where each runs."""
+"""The phases of a training step, `Update` and `Compute`, and their placement: every replica or one device."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from core.task.statistics import averaged
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a phase runs: on every replica from some global batch size on, below it on one device."""
+    """Where a phase runs: on every replica if the global batch is large enough, else on one device."""
 
     every_replica_from: int | None  # a global batch size; None is never
 
@@ -33,19 +33,19 @@ ONE_DEVICE = Placement(None)
 
 @gin.configurable
 def on_every_replica() -> Placement:
-    """Returns `EVERY_REPLICA`, for gin."""
+    """Returns `EVERY_REPLICA` for gin files: each replica computes its rows."""
     return EVERY_REPLICA
 
 
 @gin.configurable
 def on_one_device() -> Placement:
-    """Returns `ONE_DEVICE`, for gin: computed once, on the whole global batch (once per worker)."""
+    """Returns `ONE_DEVICE` for gin files: one device of each worker computes the whole global batch."""
     return ONE_DEVICE
 
 
 @gin.configurable
 def when_batch_at_least(rows: int) -> Placement:
-    """Places a phase on every replica for global batches of at least `rows`, and smaller ones on one device."""
+    """Places a phase on every replica if the global batch has at least `rows` rows, else on one device."""
     if rows < 1:
         raise ValueError(f"`rows` of `when_batch_at_least` is {rows}; it is a global batch size: give 1 or more.")
     return Placement(rows)
@@ -114,8 +114,8 @@ class Update:
 class Compute:
     """A forward pass: its outputs `{name: [batch, ...]}` appear in the batch of every later phase of the step.
 
-    With `state`, a module whose variables keep history, `fn(batch, rng)` returns `(outputs, {variable.ref(): value})`.
-    It is then called once per step, on one device, with the whole global batch in row order.
+    `state` is a module whose variables keep history. With it, `fn(batch, rng)` returns `(outputs, {variable.ref():
+    value})`. `fn` is then called once per step, on one device, with the whole global batch in row order.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Compute:
             raise TypeError(f"`state` of phase `{self.name}` is {self.state!r}; name the module whose variables it is.")
 
     def outputs(self, batch: Batch, rng: Rng) -> Mapping[str, tf.Tensor]:
-        """Returns the outputs of `fn`, without the history."""
+        """Calls `fn` and returns its outputs `{name: [batch, ...]}`, without the new values of `state`."""
         outputs: Mapping[str, tf.Tensor] = self.fn(batch, rng) if self.state is None else self.fn(batch, rng)[0]
         return outputs
 

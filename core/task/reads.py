@@ -3,7 +3,7 @@
     def reads(self):
         return {"image": Image([8, 8, 1], low=0.0, high=1.0), "label": Label(10)}
 
-The source is checked against it before the first step. A custom feature is a class with such a `check`.
+The source is checked against these features before the first step. A custom feature is a class with the method `check`.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ class Feature(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A float32 image [height, width, channels] with values in [`low`, `high`]; None means any.
+    """A float32 image [height, width, channels] with values in [`low`, `high`]; None means any range.
 
-    Height and width are those of `shape`; with `size`, they may be larger, or any. Errors name the task's `setting`
-    that holds the shape, and end with a `remedy`.
+    Height and width must equal those of `shape`; `size="at_least"` or `"any"` allows others. `setting` is the task's
+    argument that holds the shape; errors name it, and end with `remedy`.
     """
 
     shape: Sequence[int] | None = None
@@ -41,7 +41,7 @@ class Image:
     remedy: str = "give the task the shape of the images, or a source of that shape"
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` for another type, shape or range."""
+        """Raises a `DataError` if `feature` of `source` has another dtype, shape or range."""
         spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
         in_range = "" if self.low is None or self.high is None else f" in {_interval(self.low, self.high)}"
         if spec.dtype != tf.float32:
@@ -71,14 +71,14 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """An index of one of `num_classes` classes; errors name the task's `setting` that holds their number."""
+    """An index of one of `num_classes` classes; errors name `setting`, the task's argument with that number."""
 
     num_classes: int
     _: dataclasses.KW_ONLY
     setting: str | None = None
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` for a label out of range, if the source can tell without reading everything."""
+        """Raises a `DataError` for a label out of range, if `source.extremes` knows the labels' range."""
         extremes = source.extremes(feature)
         for label, example in (extremes[:2], extremes[2:]) if extremes else ():
             if not 0 <= label < self.num_classes:
@@ -97,9 +97,9 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """The int32 ids of `length` tokens and the one after them, below `vocabulary`: [length + 1].
+    """A window of `length + 1` token ids, int32 and below `vocabulary`: each token is the target of the one before.
 
-    The length is the task's `context`, the vocabulary its `vocabulary`.
+    Errors call `length` the task's `context`, and `vocabulary` the task's `vocabulary`.
     """
 
     length: int
@@ -107,7 +107,7 @@ class Tokens:
     vocabulary: int | None = None
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` for windows of another length, or tokens outside the vocabulary."""
+        """Raises a `DataError` if `feature` has windows of another length, or tokens outside `vocabulary`."""
         spec, named = source.spec[feature], f"`{feature}` of source `{source.name}`"
         if spec.dtype != tf.int32 or spec.shape.rank != 1:
             raise DataError(

@@ -19,12 +19,12 @@ from core.task.loss import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """An exported function: `function(batch)` reads `inputs`, and returns tensors by name, always the same.
+    """An exported function: `function(batch)` reads the tensors in `inputs`, and returns tensors by name.
 
-    The first axis is the rows, of any number (`None`). An export is compared with the task on inputs from the source's
-    features. For other inputs (latents, a cache), `examples(batch)` makes all inputs from a batch of the source. For
-    outputs named in `scores`, only the position of the largest value along the last axis matters: a class, the next
-    token.
+    `function` must be deterministic. The first axis of each tensor is the rows (`None`: any number). An export is
+    compared with the task on the source's examples. For inputs that aren't features (latents, a cache),
+    `examples(batch)` makes all inputs from a batch of the source. For outputs named in `scores`, only the position of
+    the largest value along the last axis is compared: a class, the next token.
     """
 
     function: Callable[[Batch], Batch]
@@ -34,7 +34,7 @@ class Served:
     scores: Sequence[str] = ()
 
     def inputs_of(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the function's inputs for a batch of the source's examples."""
+        """Returns `{input name: tensor}` for `batch`, a batch of the source's examples."""
         found = batch if self.examples is None else self.examples(batch)
         return {name: found[name] for name in self.inputs}
 

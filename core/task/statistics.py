@@ -1,4 +1,4 @@
-"""Untrained state: layers return it for the engine to commit; they assign nothing.
+"""Untrained state of layers: each layer returns the new values, and the engine assigns them.
 
 *Statistics* are sums that normalisation layers take over a batch. A step function makes a `Statistics`, passes it to
 its layers and returns it in its `Loss`:
@@ -8,8 +8,8 @@ its layers and returns it in its `Loss`:
         logits = self.net(batch["x"], rng, statistics=statistics)
         return Loss(softmax_cross_entropy(logits, batch["y"]), statistics=statistics)
 
-The sums are additive: the caller of the step adds those of its microbatches and replicas, then asks once for the new
-values of the layers' averages:
+The sums are additive: the caller adds the sums of all microbatches and replicas, then computes the new values of the
+layers' averages once:
 
     >>> import tensorflow as tf
     >>> from core.layers import BatchNorm
@@ -20,7 +20,7 @@ values of the layers' averages:
     >>> norm.moving_mean.numpy(), norm.moving_variance.numpy()
     (array([2.], dtype=float32), array([1.], dtype=float32))
 
-*Derived* state, such as a power iteration's vector, depends on the parameters alone: `refreshed(module)` collects it.
+*Derived* state, such as the vector of `SpectralNorm`, is computed from the parameters alone, by `refreshed(module)`.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be
 
 
 class Sums(NamedTuple):
-    """A normalisation layer's sums per channel; in float64, where the squares of a large mean don't cancel."""
+    """A normalisation layer's count, sum and sum of squares per channel, in float64 to keep a small variance exact."""
 
     count: tf.Tensor  # []
     total: tf.Tensor  # [channels]
@@ -50,7 +50,7 @@ class Averages(Protocol):
     sync: bool  # whether it normalises with the rows of all replicas
 
     def averages(self, sums: Sums) -> Values:
-        """Returns the new values of its averages after a step with these sums; assigns nothing."""
+        """Returns the layer's moving averages after a step with `sums`, `{variable.ref(): value}`; assigns nothing."""
 
 
 SumOverReplicas = Callable[[Sums], Sums]
@@ -60,7 +60,7 @@ _noticed: contextvars.ContextVar[dict[Any, "Averages"]] = contextvars.ContextVar
 
 
 class Statistics:
-    """The sums of one call of a step function, by layer in the order in which they were first added."""
+    """The sums that layers add in one call of a step function, in the order of each layer's first call."""
 
     def __init__(self, sum_over_replicas: SumOverReplicas | None = None):
         # By default the engine's function from `summing_over_replicas`; in a unit test, the identity.
@@ -69,7 +69,7 @@ class Statistics:
         self.sums: dict[str, Sums] = {}
 
     def add(self, layer: Averages, sums: Sums) -> None:
-        """Adds the sums of `layer`; a layer that is called twice has both calls in its sums."""
+        """Adds `sums` to those of `layer`, so that a layer called twice has the sums of both calls."""
         layer = original(layer)  # a copy `with_values` has no averages of its own
         noticed = _noticed.get(None)
         if noticed is not None:
@@ -84,14 +84,14 @@ class Statistics:
             self.sums[key] = Sums(*(a + b for a, b in zip(self.sums[key], sums, strict=True)))
 
     def averages(self, sums: Mapping[str, Sums] | None = None) -> Values:
-        """Returns the layers' next averages, given sums in the structure of `self.sums` (by default, those)."""
+        """Returns all layers' next moving averages, `{variable.ref(): value}`; `sums` replaces `self.sums`."""
         values: Values = {}
         for key, layer_sums in (self.sums if sums is None else sums).items():
             values |= self.layers[key].averages(layer_sums)
         return values
 
     def moments(self, sums: Mapping[str, Sums] | None = None) -> Values:
-        """Returns the moments of these sums alone, for layers that have `moments` (see `averaged`)."""
+        """Returns the mean and variance of `sums` alone, `{variable.ref(): value}`, for layers with `moments`."""
         values: Values = {}
         for key, layer_sums in (self.sums if sums is None else sums).items():
             layer: Any = self.layers[key]
@@ -105,7 +105,7 @@ class Statistics:
 
 @contextlib.contextmanager
 def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
-    """Makes `Statistics()` sum over replicas with `function`, in its context: for engines, around a step function."""
+    """In its context, `Statistics()` sums over replicas with `function`; an engine calls step functions in it."""
     token = _sum_over_replicas.set(function)
     try:
         yield
@@ -115,7 +115,7 @@ def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
-    """Collects, in its context, the layers that add to any `Statistics`, by the references of their averages."""
+    """Yields `{variable.ref(): layer}`: layers that add to a `Statistics` in its context, by their averages."""
     token = _noticed.set({})
     try:
         yield _noticed.get()
@@ -124,9 +124,9 @@ def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
 
 
 def averaged(module: tf.Module) -> dict[str, tf.Variable]:
-    """Returns by path the moving averages of `module` that an average of its weights must average too.
+    """Returns `{path: variable}`: the moving averages in `module`, which weight averaging must average too.
 
-    They belong to layers with `moments(sums) -> Values` and `moving`, which lists the averages that it has values for.
+    Only layers with `moments(sums) -> Values` and `moving` count; `moving` lists the variables in these `Values`.
     """
     kept = {id(v) for part in (module, *module.submodules) if _has_moments(part) for v in part.moving}
     return {path: variable for path, variable in named_variables(module).items() if id(variable) in kept}
@@ -137,7 +137,7 @@ def _has_moments(part: Any) -> bool:
 
 
 def refreshed(module: tf.Module) -> Values:
-    """Returns new values of the derived state of `module` and the modules in it, from their current parameters."""
+    """Returns `{variable.ref(): value}`: the new derived state of `module` and its submodules; assigns nothing."""
     values: Values = {}
     for part in (module, *module.submodules):
         refresh = getattr(part, "refresh", None)

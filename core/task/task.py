@@ -13,7 +13,7 @@
             logits = self.net(batch["x"])
             return Loss(softmax_cross_entropy(logits, batch["y"]))
 
-A step function is a plain function: a unit test can call it eagerly, without strategy and trainer.
+A step function is a plain function: a unit test can call it eagerly, without a strategy or trainer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ from core.task.serve import Served
 class Task(Module):
     """A model to train: its networks (made in `__init__`) and its phases.
 
-    Networks (or other modules) whose attributes are named in `one_device` are stored on one device only. They use no
-    memory elsewhere, and only phases that run there can read them. No phase trains those named in `frozen`, such as a
-    pretrained encoder. Any other trainable variable that no phase trains raises an error.
+    `one_device` names attributes whose modules are stored on one device only. Such a module uses no memory elsewhere,
+    and only phases placed on that device can read it. `frozen` names attributes whose modules no phase trains, such as
+    a pretrained encoder. Any other trainable variable that no phase trains raises an error.
     """
 
     one_device: Sequence[str] = ()
@@ -50,21 +50,21 @@ class Task(Module):
         return {}
 
     def check_source(self, source: Examples) -> None:
-        """Raises a `DataError` if `source` lacks what the task `reads`; called before the first step."""
+        """Raises a `DataError` if `source` lacks a feature of `reads()`; called before the first step."""
         for feature, expected in self.reads().items():
             check_feature(source, feature)
             expected.check(source, feature, task=type(self).__name__)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns loss and metrics of held-out examples."""
+        """Returns the loss and metrics of `batch`, which holds held-out examples, one value per example."""
         raise ConfigurationError(f"`{type(self).__name__}` needs `evaluate(batch) -> Loss` to be evaluated.")
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Makes `{"image": [n, height, width, channels] in [-1, 1]}`, and the `"label"`s that they should have."""
+        """Makes `{"image": [n, height, width, channels]}` in [-1, 1]; a conditional task adds the `"label"`s."""
         raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> Mapping[str, Served]:
-        """Returns the exported functions by name, the default first; `features` are those of a batch of the source."""
+        """Returns the exported functions by name, the default first; `features` are the specs of the source's batch."""
         raise ConfigurationError(
             f"`{type(self).__name__}` can't be exported: it doesn't say what it offers. Write in it, with your names "
             "and `from core.task import Served`:\n"

@@ -25,12 +25,12 @@ class Standing:
 
     @property
     def forgotten(self) -> bool:
-        """Says whether it is trainable and not frozen, but no phase trains it."""
+        """Says whether the variable is trainable and not frozen, but no phase trains it."""
         return self.trainable and not self.phases and not self.frozen
 
 
 def standings(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> list[Standing]:
-    """Returns the training status of each of the variables of `task`, in the order of their paths."""
+    """Returns the training status of each variable in `variables` (by path), in the same order."""
     trained_by: dict[int, tuple[str, ...]] = {}
     history = set[int]()
     for phase in phases:
@@ -51,7 +51,7 @@ def standings(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence
 
 
 def check_trained(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> None:
-    """Raises for a trainable variable in no phase's `trains`, and for a frozen one that a phase trains."""
+    """Raises an error for a trainable variable that no phase trains, or a frozen variable that a phase trains."""
     name, found = type(task).__name__, standings(task, variables, phases)
     for standing in found:
         if standing.frozen and standing.phases:
