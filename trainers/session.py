@@ -65,7 +65,7 @@ NOT_IDENTITY = (
 
 
 class Session:
-    """One call of the command."""
+    """One call of the command, with its flags, configuration and workdir."""
 
     def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path, preemption: Preemption):
         self.flags, self.configuration, self.preemption = flags, configuration, preemption
@@ -83,7 +83,7 @@ class Session:
     def trainer(self, *, eagerly: bool = False) -> Trainer:
         """Makes the experiment and its trainer; nothing is written yet.
 
-        To take steps `eagerly` alone nothing is traced.
+        With `eagerly`, for a session that takes only eager steps, nothing is traced.
         """
         self.bind(required=[Experiment, Settings])
         must_agree(checkpoint=self.workdir.newest_name())  # separate folders would differ
@@ -107,7 +107,7 @@ class Session:
             )
 
     def start(self, trainer: Trainer) -> Start:
-        """Returns the start of a training by this configuration."""
+        """Returns the `Start` of a training run with this configuration."""
         asking, may_change = trainer.train_step.asks_progress, changeable(trainer)
         own, without_hooks = identity(may_change), identity(["Trainer.hooks"])
 
@@ -136,7 +136,7 @@ class Session:
         )
 
     def check_same(self, configuration: Mapping[str, str], trainer: Trainer) -> None:
-        """Raises an error if the configuration differs from the run's, whose steps are to be repeated."""
+        """Raises a `ConfigurationError` if this session's configuration differs from `configuration`, the run's."""
         if changes := _changes(configuration, trainer):
             raise ConfigurationError(
                 f"`{self.workdir.named}` is of a run of another configuration:\n{changes}\nLeave out "
@@ -149,7 +149,7 @@ class Session:
         return _changes(saved, trainer) if isinstance(saved, dict) else "the checkpoint doesn't say which"
 
     def changes_of_experiment(self, found: checkpoint.Manifest) -> str:
-        """Returns the differences in the experiment itself, without those in how it is trained."""
+        """Returns the differences in the experiment itself, as text, without settings of training, as optimizers."""
         without = [*NOT_IDENTITY, "Experiment.start_from", "*.optimizer", "*_optimizer"]
         own = identity(without)
         calls = {key.rpartition(".")[0] for key in own}
@@ -161,7 +161,7 @@ class Session:
         return newest_checkpoint(self.workdir, up_to)
 
     def required_checkpoint(self) -> checkpoint.Manifest:
-        """Returns the checkpoint that the flags choose; raises an error without one."""
+        """Returns the checkpoint that `--checkpoint` chooses; raises a `CheckpointError` if the workdir has none."""
         manifest = self.newest_checkpoint()
         if manifest is None:
             raise CheckpointError(
@@ -172,14 +172,14 @@ class Session:
 
 
 def leave_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
-    """Writes the capsule of a bad step; imports its code only then."""
+    """Writes the capsule (failure snapshot) of a bad step; imports the code for capsules only then."""
     from trainers.replay.capsule.leave import leaving_capsule
 
     return leaving_capsule(context, error, step)
 
 
 def _limits_of_set_up() -> Limits:
-    """Returns the trainer's deadlines before it is made, without making its other settings."""
+    """Returns the deadlines that gin binds for the trainer, before the trainer and its other settings are made."""
     bound = gin.get_bindings(Settings, resolve_references=False)
     found = {name: copy.deepcopy(bound[name]) for name in ("section_deadline", "section_deadlines") if name in bound}
     return Limits(found.get("section_deadline", Limits.general), found.get("section_deadlines") or {})
@@ -191,6 +191,6 @@ def _changes(configuration: Mapping[str, str], trainer: Trainer) -> str:
 
 
 def changeable(trainer: Trainer) -> list[str]:
-    """Lists settings that may change when a run resumes; without the number of steps if the task uses it."""
+    """Lists settings that may change when a run resumes; leaves out `Trainer.steps` if the task uses it."""
     asking = trainer.train_step.asks_progress
     return [name for name in NOT_IDENTITY if not (asking and name == "Trainer.steps")]

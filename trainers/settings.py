@@ -35,9 +35,10 @@ class Settings:
 
     A step's examples are divided into `microbatches`, whose gradients are summed before the one update. Intervals are
     numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from Python (`None`:
-    as many as intervals and memory allow, up to 50). It changes results only by rounding, if `compile` makes a program
-    of each length. For a slow source, `parallel_calls` chunks are gathered at once, without effect on results; each
-    takes memory. `reduce_gradients_in = "bfloat16"` halves the bytes that replicas exchange, and rounds gradients.
+    as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only if `compile`
+    makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this takes memory,
+    and doesn't change results. `reduce_gradients_in = "bfloat16"` halves the bytes that replicas exchange, and rounds
+    gradients.
 
     `compile` selects what XLA compiles: nothing ("off"), all that it can ("xla"), or the fastest choice, measured in
     the first seconds of a run ("auto"). `{"d": "xla"}` compiles one update: docs/make-it-fast.md.
@@ -45,19 +46,19 @@ class Settings:
     With `local_steps`, each replica trains alone on its rows for this many steps. Then the weights are averaged, or
     updated by the `outer` optimizer: docs/choose-a-strategy.md.
 
-    A non-finite step ends the run, unless `on_nonfinite` skips it ("skip", at most `max_skips` in a row) or returns to
-    the newest checkpoint and skips the examples since ("rollback", at most `max_rollbacks` times); `None` is 3 for
-    both. `on_spike` does the same for a gradient of `spike_factor` (`None`: 10) times the largest recent norm:
-    docs/checkpoints.md.
+    A non-finite step ends the run by default. `on_nonfinite = "skip"` skips such steps, at most `max_skips` in a row.
+    "rollback" returns to the newest checkpoint and skips the examples since, at most `max_rollbacks` times. `None` is 3
+    for both limits. `on_spike` does the same for a gradient of `spike_factor` (`None`: 10) times the largest recent
+    norm: docs/checkpoints.md.
 
-    The last `keep_checkpoints` checkpoints are kept, those of every `keep_every` steps, and the best by a metric of the
-    evaluation: `keep_best = "max accuracy"`, or "min loss": docs/checkpoints.md.
+    The last `keep_checkpoints` checkpoints are kept, and those of every `keep_every` steps. `keep_best` also keeps the
+    best by a metric of the evaluation, as "max accuracy" or "min loss": docs/checkpoints.md.
 
     `profile` is the first and the last step of a profile, which covers whole chunks: docs/runs.md#profiles.
 
-    If a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) shows no progress for
-    `section_deadline` seconds, or for ten times its longest pause so far, the command ends; `None` sets no deadline.
-    `section_deadlines` sets them by section: docs/checkpoints.md.
+    The command ends if a section of the run (a chunk of steps, a hook, an evaluation, a checkpoint) hangs. A section
+    hangs if it shows no progress for `section_deadline` seconds, or for ten times its longest pause so far; `None` sets
+    no deadline. `section_deadlines` sets deadlines by section: docs/checkpoints.md.
     """
 
     steps: int = gin.REQUIRED
@@ -133,7 +134,7 @@ class Settings:
 
     @property
     def keep(self) -> Keep:
-        """Returns which checkpoints stay."""
+        """Returns the rules for which checkpoints are kept."""
         best = None if self.keep_best is None else better_of(self.keep_best, "Trainer.keep_best")
         return Keep(self.keep_checkpoints, self.keep_every, best)
 
@@ -241,5 +242,5 @@ class Settings:
 
 
 def _nearest(steps: int, unit: int) -> int:
-    """Returns the multiple of `unit` that is nearest to `steps`, and at least one."""
+    """Returns the positive multiple of `unit` that is nearest to `steps`."""
     return max(1, round(steps / unit)) * unit

@@ -53,7 +53,7 @@ exit codes:
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
     # `path_of` decodes names as UTF-8, as in a file of flags; this does so whatever the locale.
     words = [os.fsencode(word).decode("utf-8", "surrogateescape") for word in words]
     flags = parse_flags(words, _define, usage=USAGE)
@@ -126,7 +126,7 @@ def _run(flags: FlagValues, preemption: Preemption) -> None:
 
 
 def _texts(patterns: Sequence[str], own: Sequence[Path]) -> list["Text"]:
-    """Returns the texts that aren't empty, without this command's own files; names the empty ones."""
+    """Returns the texts that aren't empty, without `own`, the files of this command; warns of empty texts."""
     from core.data.corpus import list_texts, look_at, warn_of_empty
 
     made = {Path(os.path.realpath(path)) for path in own}
@@ -147,7 +147,7 @@ def _digest(texts: Sequence["Text"]) -> str:
 def _learn(
     path: Path, texts: Sequence["Text"], separator: bytes | None, vocabulary: int, preemption: Preemption
 ) -> None:
-    """Learns byte pairs from all texts, unless an earlier run has."""
+    """Learns byte pairs from all texts and writes them to `path`, unless this file exists."""
     from core.data.bpe import train_bpe
     from core.data.corpus import open_text, pieces
 

@@ -42,7 +42,7 @@ class Trainer:
         *,
         leave_capsule: LeaveCapsule | None = None,
     ):
-        """`leave_capsule` keeps what repeats a bad step, and names it in the error that it returns."""
+        """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command."""
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
         # Before what evaluates: a mistake that both would meet in `loss` is then said of its phase.
@@ -101,7 +101,7 @@ class Trainer:
         return self.evaluation
 
     def warm_up(self, stacked: Any) -> None:
-        """Traces (and compiles) with a chunk of zero steps."""
+        """Traces (and compiles) the program of a chunk, and calls it for zero steps."""
         with self.section("tracing", "tracing"):
             began = time.perf_counter()
             self._run_chunk = self.programs.make(stacked, self.telemetry.note)
@@ -155,7 +155,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def section(self, name: str, what: str) -> Iterator[None]:
-        """Tells the watchdog and the meter what the run is doing: `name` is one of a run's sections."""
+        """Tells the watchdog and the meter what the run is doing: `name` is a section, as "save", `what` a text."""
         with self.watchdog.section(name, what), self.meter.section(name):
             yield
 
@@ -164,7 +164,7 @@ class Trainer:
         self._chunks.close()
 
     def _read_on(self) -> Chunks:
-        """Restarts the input at this step."""
+        """Restarts the input at the current step."""
         self._chunks = self.input.chunks_from(self.step, alive=self.watchdog.alive)
         self._reads = True
         return self._chunks
@@ -231,14 +231,14 @@ class Trainer:
         self.state.ending.report(self.step, {short_name(split, name): float(x) for name, x in figures.items()})
 
     def save(self) -> Path:
-        """Starts to save a checkpoint of this step; returns its path. Every worker calls it, the chief writes."""
+        """Starts saving a checkpoint of the current step; returns the checkpoint's path. Call it on every worker."""
         try:
             return self.state.save(warn=self.telemetry.warn_once)
         except NotFiniteError as error:
             raise self._recovery.leave_capsule(error, self.step - 1, self.telemetry) from None
 
     def settle(self) -> None:
-        """Waits until pending checkpoints are written; every worker calls it."""
+        """Waits until pending checkpoints are written; call it on every worker."""
         with self.section("save", "writing a checkpoint"):
             self.state.saves.settle(self.telemetry.note)
 

@@ -88,7 +88,7 @@ class Workdir:
         return True
 
     def release(self) -> None:
-        """Releases the lock, if this process continues after the run."""
+        """Releases the lock, for a process that continues after the run."""
         if self._lock is not None:
             self._lock.close()
         if self._folder is not None:
@@ -110,7 +110,7 @@ class Workdir:
             )
 
     def read_result(self) -> dict[str, Any]:
-        """Returns how the last run ended; empty if it left no result."""
+        """Returns `result.json`, which says how the last run ended; empty if the file is missing or invalid."""
         try:
             found = json.loads(self.result.read_bytes())
             whole = isinstance(found["evaluation"], dict) and {type(found["step"]), type(found["exit_code"])} == {int}
@@ -132,7 +132,7 @@ class Workdir:
         self._write_result({**result, **({"best": best} if best else {})})
 
     def write_failed_start(self, *, exit_code: int, reason: str) -> None:
-        """Records why a start failed, without a step; an existing result of a run stays."""
+        """Writes `result.json` for a failed start, without a step, unless it holds the result of a run."""
         if not self.read_result() and (self._folder is not None or self.take()):
             self._write_result({"step": None, "exit_code": exit_code, "reason": reason, "evaluation": {}})
 

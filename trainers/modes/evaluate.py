@@ -12,7 +12,7 @@ ROUNDING = 1e-4  # tolerance for metrics of the same weights on different machin
 
 
 def _compared(split: str, own: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
-    """Yields a warning for each metric that differs from the run's own by more than rounding."""
+    """Yields a warning for each metric of `found` that differs from the run's own by more than rounding."""
     for name, apart in differences(own, found).items():
         if apart > ROUNDING:
             yield (
@@ -23,7 +23,7 @@ def _compared(split: str, own: Mapping[str, float], found: Mapping[str, float]) 
 
 
 def run(session: Session) -> int:
-    """Prints a line of metrics for each source, and adds them to the run's."""
+    """Prints a line of metrics for each held-out source, and adds the metrics to the run's files."""
     trainer = session.trainer()
     manifest = session.required_checkpoint()
     trainer.state.restore(manifest)

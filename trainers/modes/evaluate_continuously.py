@@ -1,6 +1,6 @@
-"""`--mode=evaluate_continuously`: evaluates each checkpoint of a run that another process trains, until that ends.
+"""`--mode=evaluate_continuously`: evaluates each checkpoint of a run that another process trains, until the run ends.
 
-Its only state is `evaluations.jsonl`: after a restart, it evaluates the checkpoints without metrics there.
+Its only state is `evaluations.jsonl`: after a restart, it evaluates the checkpoints that have no metrics in this file.
 """
 
 import time
@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0  # between two looks at the folder
 
 
 def run(session: Session) -> int:
-    """Prints and records the metrics of each checkpoint, once; ends with the run."""
+    """Prints and records the metrics of each checkpoint once; returns when the run has ended."""
     with session.preemption.obeyed():
         beside = BesideARun(session)
     with session.preemption.granted(), ending_where_it_hangs(beside.trainer):
@@ -30,7 +30,7 @@ def run(session: Session) -> int:
 
 
 class BesideARun:
-    """Evaluates in this process what another one trains."""
+    """Evaluates, in this process, the checkpoints of a run that another process trains."""
 
     def __init__(self, session: Session, sleep: Callable[[float], object] = time.sleep):
         self._sleep = sleep
@@ -51,7 +51,7 @@ class BesideARun:
         self._events: TensorBoard | None = None
 
     def follow(self, timeout: int | None) -> None:
-        """Evaluates until the run ends; raises a `PeerLostError` after `timeout` seconds without anything new."""
+        """Evaluates until the run ends; raises a `PeerLostError` after `timeout` seconds without a new checkpoint."""
         waited, said = 0.0, ""
         while True:
             ending = how_it_ended(self.workdir, self.trainer.steps)  # what it has saved until then is found below
@@ -121,7 +121,7 @@ class NewCheckpoints:
         self._done: set[tuple[int, int]] = set()  # by what the file system says of their folders
 
     def next(self) -> Manifest | None:
-        """Returns a complete checkpoint; warns of a damaged one, and skips it until it is replaced."""
+        """Returns the oldest complete checkpoint without metrics, or None; skips a damaged one with a warning."""
         for _, path in reversed(checkpoints_in(self._directory)):
             folder = _folder(path)
             if folder is None or folder in self._done:
@@ -148,7 +148,7 @@ def is_there(manifest: Manifest) -> bool:
 
 
 def how_it_ended(workdir: Workdir, steps: int) -> str | None:
-    """Says how a run of so many `steps` has ended; None where it goes on, or is to be started again."""
+    """Describes how a run of `steps` steps has ended; None if the run continues, or is to be started again."""
     result = workdir.read_result()
     if not result or is_locked(workdir.path / ".lock"):
         return None
@@ -159,7 +159,7 @@ def how_it_ended(workdir: Workdir, steps: int) -> str | None:
 
 
 def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
-    """Describes what to wait for after the checkpoint of step `last`."""
+    """Describes the awaited event: the start of the run, or the checkpoint after step `last`."""
     if not (workdir.path / "run.json").exists():
         return f"a run to begin in `{workdir.named}`"
     result = workdir.read_result()
@@ -168,7 +168,7 @@ def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
 
 
 def _folder(path: Path) -> tuple[int, int] | None:
-    """Returns an identity of a folder, which its replacement doesn't have; None if it doesn't exist."""
+    """Returns (inode, change time) of a folder, which a replacement doesn't share; None if there is no folder."""
     try:
         found = path.stat()
     except OSError:

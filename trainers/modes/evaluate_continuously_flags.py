@@ -14,7 +14,7 @@ FLAGS = {
 
 
 def check(flags: FlagValues) -> None:
-    """Refuses to wait for no time at all."""
+    """Raises a `ConfigurationError` for a `--timeout` below 1 second."""
     if flags["timeout"].present and flags.timeout < 1:
         raise ConfigurationError(
             f"`--timeout` is {flags.timeout}; it is a number of seconds: give 1 or more, or remove it."

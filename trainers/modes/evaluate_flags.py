@@ -8,7 +8,7 @@ FLAGS = {"checkpoint": (DEFINE_string, "newest", "the checkpoint to read: newest
 
 
 def check(flags: FlagValues) -> None:
-    """Refuses checkpoints that no name is for."""
+    """Raises a `ConfigurationError` unless `--checkpoint` is `newest`, `best` or a step."""
     if flags.checkpoint not in ("newest", "best") and not flags.checkpoint.isdecimal():
         raise ConfigurationError(
             f"`--checkpoint` is {flags.checkpoint!r}; give `newest`, `best`, or a step, as `--checkpoint=5000`."

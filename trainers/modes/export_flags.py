@@ -15,7 +15,7 @@ FLAGS = {
 
 
 def check(flags: FlagValues) -> None:
-    """Refuses formats and folders that there are none of."""
+    """Raises a `ConfigurationError` for an invalid format, weight type, export folder or checkpoint."""
     refuse_address(flags, "export_dir")
     evaluate_flags.check(flags)
     asked(flags.format, flags.weights)

@@ -23,9 +23,9 @@ from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Trains to the step as the run did, runs it on one device with an operation trace, and prints the finding.
+    """Trains up to the step as the run did, repeats it on one device with an operation trace, and prints the result.
 
-    Ends as the run ended, or with 0 where the step is finite now.
+    Returns the run's exit code, or 0 if the step is finite now.
     """
     capsule = read_capsule(Path(session.flags.capsule))
     trainer = session.trainer()
@@ -52,7 +52,7 @@ def run(session: Session) -> int:
 
 
 def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
-    """Runs the step with a copy of the task on the host, so that sharded variables are on one device."""
+    """Repeats `step` with a copy of the task on the CPU, so that sharded variables are on one device."""
     experiment, settings = trainer.experiment, trainer.settings
     assembly = assemble(experiment.make_host_task, one_device("CPU:0"))
     for path, variable in assembly.variables.items():
@@ -64,7 +64,7 @@ def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
 
 
 def _batch(trainer: Trainer, capsule: Capsule, path: Path, step: int) -> Batch:
-    """Returns the step's batch; for the capsule's own step, the recorded one."""
+    """Returns the batch of `step`: the recorded batch for the capsule's own step, else the source's batch."""
     now = trainer.input.batch_of(step)
     if step != capsule.step:
         return now

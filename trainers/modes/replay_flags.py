@@ -8,7 +8,7 @@ FLAGS = {"capsule": (DEFINE_string, None, "the folder that a run wrote at a non-
 
 
 def check(flags: FlagValues) -> None:
-    """Refuses to begin without a capsule, or with a folder to write to."""
+    """Raises a `ConfigurationError` if `--capsule` is missing or `--workdir` is given."""
     if not flags.capsule:
         raise ConfigurationError(
             "`--capsule` is missing: give the folder that the run wrote, as "

@@ -28,7 +28,7 @@ UNIT = 20  # steps, if the configuration doesn't set the chunk's length
 
 
 def run(session: Session) -> int:
-    """Trains eight units of steps, and again with a kill somewhere on the way; compares variables and metric lines."""
+    """Trains eight units of steps twice, once with a SIGKILL and a resume; compares variables and metric lines."""
     # Nothing is built here, so that the compared runs have the GPU.
     session.bind(required=[Experiment, Settings])
     if trains_by_servers():
@@ -92,7 +92,7 @@ def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> str:
 
 
 def list_differences(whole: Path, killed: Path) -> list[str]:
-    """Lists what the last checkpoints and the metric lines of two workdirs don't share."""
+    """Lists the differences between the last checkpoints and the metric lines of two workdirs."""
     one, other = (checkpoint.newest(workdir / "checkpoints", warn=print) for workdir in (whole, killed))
     assert one is not None
     assert other is not None
@@ -110,14 +110,15 @@ def list_differences(whole: Path, killed: Path) -> list[str]:
 
 
 def _on_gpus(workdir: Path) -> bool:
-    """Tells whether the run there had GPUs."""
+    """Returns whether the run in `workdir` had GPUs."""
     return any("GPU" in device for device in json.loads((workdir / "run.json").read_text("utf-8"))["devices"])
 
 
 def another_run(differences: list[str], printed: str, *, gpus: bool = False, repeats: bool = True) -> str:
-    """Says why a resumed run isn't the run that never stopped, by what it printed, or in what it differs.
+    """Returns text on why a resumed run differs from the uninterrupted one, or else on the `differences`.
 
-    On `gpus`, unless it `repeats`, no run is another to the bit.
+    The reason is in `printed`, the output of the resumed run. On `gpus`, two runs are bit-identical only if operations
+    are deterministic, which `repeats` says.
     """
     if not (calls := _PYTHON.findall(printed)):
         if gpus and not repeats:

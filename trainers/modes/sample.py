@@ -1,4 +1,4 @@
-"""`--mode=sample`: images or texts from the newest checkpoint, or images translated by it."""
+"""`--mode=sample`: makes images or texts with the newest checkpoint, or translates images."""
 
 import collections
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from trainers.trainer import Trainer
 def run(session: Session) -> int:
     """Writes files below `samples/` in the workdir: texts that continue each `--prompt`, or images as PNG.
 
-    The images are new ones, or one for each image of `--images=DIR`.
+    The images are new ones, or with `--images=DIR`, translations of the images in that folder.
     """
     trainer = session.trainer()
     task = trainer.experiment.task

@@ -23,7 +23,7 @@ FLAGS = {
 
 
 def check(flags: FlagValues) -> None:
-    """Refuses values that mean nothing, and flags that leave others without effect."""
+    """Raises a `ConfigurationError` for an invalid value, or for flags that exclude each other."""
     evaluate_flags.check(flags)
     if flags["samples"].present and flags.images:
         raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: remove it.")

@@ -1,4 +1,4 @@
-"""`--mode=summary`: lists all variables: trained by which phases or not, and their places."""
+"""`--mode=summary`: lists all variables, with the phases that train each variable, and the variable's place."""
 
 import math
 from collections.abc import Sequence

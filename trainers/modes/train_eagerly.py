@@ -11,9 +11,9 @@ from trainers.trainer import Trainer
 
 
 def take_eager_step(session: Session) -> int:
-    """Takes the step `--step`, or the first, and prints its metrics.
+    """Takes the step `--step`, or the first step, without tracing, and prints the step's metrics.
 
-    Steps between the newest earlier checkpoint and this one are trained as usual, but not saved.
+    Steps between the newest earlier checkpoint and `--step` are trained as usual, but not saved.
     """
     step = session.flags.step
     trainer = _new_trainer(session) if step is None else _trainer_at(session, step)
@@ -42,7 +42,7 @@ def _new_trainer(session: Session) -> Trainer:
 
 
 def _trainer_at(session: Session, step: int) -> Trainer:
-    """Returns the run as it is before `step`, or before the round of local steps that the step is in."""
+    """Returns a trainer in the state before `step`, or before the round of local steps that contains `step`."""
     manifest = _checkpoint_before(session, step)
     began = manifest.step if manifest else 0
     trainer = session.trainer(eagerly=began == step)

@@ -22,7 +22,7 @@ FLAGS = {
 
 
 def check(flags: FlagValues) -> None:
-    """Refuses flags that have no effect with or without `--eager`."""
+    """Raises a `ConfigurationError` for flags that have no effect with `--eager`, or without `--eager`."""
     if flags.restart_optimizer and flags.eager:
         raise ConfigurationError("`--restart_optimizer` has no effect with `--eager`, which saves nothing: remove it.")
     if flags["step"].present and not flags.eager:

@@ -24,7 +24,7 @@ FILE = "tune.json"
 
 
 def run(session: Session) -> int:
-    """Prints what it tried and the gin lines that help, and writes them to `tune.json`; trains nothing."""
+    """Prints the tried settings and the gin lines that help, and writes them to `tune.json`; keeps no weights."""
     with session.preemption.obeyed(), in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
         refuse_what_cannot_be_tried(trainer)
@@ -34,7 +34,7 @@ def run(session: Session) -> int:
 
 
 class Tuning:
-    """One tuning: makes the trials, prints the results, and writes them, complete or not."""
+    """Makes the trials of one tuning; prints and writes their results, even if a signal interrupts the trials."""
 
     def __init__(self, session: Session, trainer: Trainer, folder: Path):
         self.preemption, self.trainer, self.path = session.preemption, trainer, folder / FILE
@@ -43,7 +43,7 @@ class Tuning:
         self._search: Search | None = None
 
     def run(self) -> None:
-        """Searches, and tells."""
+        """Searches for faster settings, and prints the results, also after an interruption."""
         self.console.print(
             f"trying settings that change no number, for about {SEARCH_SECONDS:.0f} s at most; what it trains is "
             "not kept",
@@ -87,7 +87,7 @@ class Tuning:
         return Trial(Trainer(experiment, trainer.workdir, dataclasses.replace(trainer.settings, **settings)))
 
     def _look(self) -> None:
-        """Raises a `PreemptedError` after a signal."""
+        """Raises a `PreemptedError` on all workers if one of them got a signal."""
         if self.trainer.agreement.any_worker(self.preemption.signal is not None):
             raise PreemptedError(
                 f"stopped by {self.preemption.name}; what was found until then is in `{self.path}`. Run the same "
@@ -111,7 +111,7 @@ class Tuning:
 
 
 def refuse_what_cannot_be_tried(trainer: Trainer) -> None:
-    """Raises an error for steps that devices don't take together."""
+    """Raises a `ConfigurationError` for a strategy whose replicas don't take steps together."""
     backend = trainer.train_step.backend
     if not backend.steps_here:
         raise ConfigurationError(

@@ -46,7 +46,7 @@ class Policies:
 
     @property
     def by_kind(self) -> Mapping[str, str | None]:
-        """Returns the policy for each kind of bad step."""
+        """Returns {kind of bad step: policy}."""
         return {NOT_FINITE: self.on_nonfinite, SPIKE: self.on_spike}
 
     @property
@@ -60,7 +60,7 @@ class Policies:
         return ROLLBACK in self.by_kind.values()
 
     def skipping(self, train_step: TrainStep, assembly: Assembly) -> Skipping | None:
-        """Returns the object that takes steps if they may be skipped or spikes are detected; otherwise None."""
+        """Returns the `Skipping` that takes steps if the policies skip steps or detect spikes; otherwise None."""
         self._check_backend(train_step.backend)
         if not (self.skips or self.on_spike):
             return None

@@ -12,7 +12,7 @@ _BETTER = re.compile(r"(max|min) +(\S.*)")
 
 
 def better_of(text: object, name: str) -> Better:
-    """Parses a metric of the evaluation and its direction. `name` is the binding, for errors.
+    """Parses `text`, a direction and a metric of the evaluation; errors cite the gin binding `name`.
 
     >>> better_of("min noisy/loss", "Trainer.keep_best")
     Better(way='min', figure='noisy/loss')
@@ -46,7 +46,7 @@ def check_keeping(
 
 
 def check_figure(better: Better, figures: Collection[str], name: str) -> None:
-    """Raises a `ConfigurationError` if no evaluation has the metric in `name`."""
+    """Raises a `ConfigurationError` if no evaluation has the metric of `better`; errors cite the gin binding `name`."""
     if not figures:
         raise ConfigurationError(
             f"`{name}` is {shown(str(better))}, but there is nothing to evaluate on: bind `Experiment.eval_source`."
@@ -59,7 +59,7 @@ def check_figure(better: Better, figures: Collection[str], name: str) -> None:
 
 
 def chosen_checkpoint(workdir: Workdir, choice: str, newest: checkpoint.Manifest) -> checkpoint.Manifest:
-    """Returns the checkpoint that `--checkpoint` chooses, with every byte verified; `newest` is the newest one."""
+    """Returns the checkpoint for `choice`, the value of `--checkpoint`: `newest` itself, the best, or a step's."""
     if choice == "newest":
         return newest
     if choice == "best":

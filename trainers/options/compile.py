@@ -12,14 +12,14 @@ Compile = str | Mapping[str, str]
 
 
 def compile_words(given: object) -> Compile:
-    """Normalises `Trainer.compile`: one word for all, or one for each named update."""
+    """Normalises `Trainer.compile` to one word, as "xla", or to a word per update, as `{"net": "xla"}`."""
     if isinstance(given, Mapping):
         return {str(name): _word(value, f"`Trainer.compile` of `{name}`", (OFF, XLA)) for name, value in given.items()}
     return _word(given, "`Trainer.compile`", (OFF, XLA, AUTO))
 
 
 def what_to_compile(words: Compile) -> bool | list[str]:
-    """Converts it for a `TrainStep`; "auto", which is decided later, becomes False."""
+    """Converts `words` to the argument `compile` of `TrainStep`; "auto", which is decided later, becomes False."""
     if isinstance(words, Mapping):
         return [name for name, word in words.items() if word == XLA]
     return words == XLA

@@ -1,4 +1,4 @@
-"""Deadlines for progress of a run's sections: given, or derived from their longest pause so far."""
+"""Deadlines for progress in each section of a run: given, or derived from the section's longest pause so far."""
 
 import dataclasses
 import math
@@ -23,8 +23,8 @@ LEAST = {  # lower bounds in seconds: compiling, a disk or a network may be slow
 class Limits:
     """Deadlines in seconds; None means never.
 
-    `general` is the upper bound, and the deadline of a section that hasn't ended before. Set-up, which may read much,
-    has at least an hour. `given` are deadlines by section, which override all others.
+    `general` is the upper bound, and the deadline of a section that hasn't ended before. Set-up has at least an hour,
+    because it may read much data. `given`, {section: deadline}, overrides all other deadlines.
     """
 
     general: float | None = 3600.0  # no reasonable tracing, save or chunk of evaluation takes an hour
@@ -54,7 +54,7 @@ class Limits:
         return min(self.general, max(LEAST[section], TIMES * longest))
 
     def reason(self, section: str, limit: float) -> str:
-        """Returns the reason for a deadline."""
+        """Returns the reason for the deadline `limit` of a section, as text for an error."""
         if section in self.given:
             return f"`Trainer.section_deadlines['{section}']`"
         if limit == self.general:

@@ -1,6 +1,6 @@
-"""Evaluation sources: each by the split of its metrics, and by the setting that names it.
+"""Evaluation sources, identified by the split of their metrics, or by the setting that binds them.
 
-Two sources may have equal names, as two `.npz` files may; so errors name their settings.
+Two sources may have the same name, as two `.npz` files may. So errors name the settings instead.
 
 >>> setting_of("eval"), setting_of("eval/noisy")
 ('`Experiment.eval_source`', "`Experiment.eval_sources['noisy']`")
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # becomes part of names of m
 
 
 def setting_of(split: str) -> str:
-    """Returns the setting that names the source of a split."""
+    """Returns the setting that binds the source of `split`."""
     name = split.removeprefix(f"{EVAL}/")
     return "`Experiment.eval_source`" if split == EVAL else f"`Experiment.eval_sources[{name!r}]`"
 

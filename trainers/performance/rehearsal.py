@@ -44,9 +44,9 @@ class Rehearsal:
     def real(
         self, seconds: float = REAL_SECONDS, *, chunks: int = REAL_CHUNKS, patience: float = PATIENCE_SECONDS
     ) -> tuple[float, float]:
-        """Trains with real input; returns the seconds of a step, and its wait for data.
+        """Trains with real input; returns the seconds that a step takes, and the seconds that a step waits for data.
 
-        It runs for `seconds` and at least `chunks` chunks, but at most for `patience` seconds.
+        It trains for `seconds` and at least `chunks` chunks, but at most for `patience` seconds.
         """
         batches = self.trainer.input.chunks_from(0)
         calls = self.trainer.settings.parallel_calls
@@ -82,7 +82,7 @@ class Rehearsal:
         return self._seconds(self._whole, self.chunk_steps, stacked, first=number % chunks * self.chunk_steps)
 
     def _seconds(self, program: Program, steps: int, stacked: Any = None, *, first: int = 0) -> float:
-        """Times steps of a chunk, by default the first."""
+        """Returns the seconds that `program` takes for `steps` steps of a chunk, by default the first chunk."""
         chunk = self.stacked if stacked is None else stacked
         repeatable = repeatable_or_refused(self.trainer.experiment.deterministic)
         with explained(self.trainer.input.source), repeatable, compiled_or_refused():
@@ -104,7 +104,7 @@ def in_a_scratch_folder(session: Session) -> Iterator[Path]:
 
 
 def divisor(number: int, *, most: int) -> int:
-    """Returns the largest divisor up to `most`, or 1; intervals are multiples of it as well.
+    """Returns the largest divisor of `number` up to `most`, or 1; it also divides intervals that `number` divides.
 
     >>> divisor(50, most=30), divisor(50, most=0)
     (25, 1)
@@ -116,7 +116,7 @@ NUMBERS_A_TEXT = 32  # for texts of 512 bytes
 
 
 def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
-    """Returns the chief's numbers to nine digits; every worker passes equally many."""
+    """Returns the chief's `numbers` on each worker, to nine digits; every worker passes equally many."""
     found = list[float]()
     for first in range(0, len(numbers), NUMBERS_A_TEXT):
         text = " ".join(f"{x:.9g}" for x in numbers[first : first + NUMBERS_A_TEXT])
@@ -125,14 +125,14 @@ def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
 
 
 def of_each_replica(numbers: Sequence[float], agreement: Agreement) -> list[float]:
-    """Returns, for each replica, the number of its own worker."""
+    """Returns one number per replica, each from the worker that has the replica."""
     own = _own(len(numbers))
     texts = [agreement.first_text(f"{x:.9g}" if i in own else None) for i, x in enumerate(numbers)]
     return [float(text or "nan") for text in texts]
 
 
 def later_elsewhere(alone: Sequence[float]) -> float:
-    """Returns how much later the slowest of all replicas is than this process's slowest."""
+    """Returns the seconds by which the slowest of all replicas is slower than the slowest one of this process."""
     return max(alone, default=0.0) - max((alone[i] for i in _own(len(alone))), default=0.0)
 
 

@@ -60,10 +60,10 @@ def _run(run: Callable[[Parsed], int], ending: list[int], parsed: Parsed) -> int
 
 
 def _leave(ending: list[int]) -> None:
-    """Exits with the exit code, if there is one, after all other exit handlers.
+    """Ends the process with the exit code in `ending`, if there is one, after all other exit handlers.
 
-    Python's own shutdown can block for ever: it stops its threads, and then waits for a data set's prefetch thread that
-    needs Python.
+    Python's own shutdown can block for ever: Python stops its threads, and then waits for a prefetch thread that needs
+    Python.
     """
     if ending:
         standard_logging.shutdown()
@@ -91,8 +91,8 @@ def start_logging(verbosity: int) -> None:
 def _is_wanted(record: standard_logging.LogRecord) -> bool:
     """Returns False for TensorFlow's routine messages, and for warnings without a remedy.
 
-    Routine are messages on each reduction and checkpoint. Without a remedy are the retracing of saves from several
-    servers, and the coordinator's long messages on a lost worker, which the chief reports in one line.
+    Routine messages report each reduction and checkpoint. Warnings without a remedy are about the retracing of saves
+    from several servers, or the coordinator's long ones on a lost worker, which the chief reports in one line.
     """
     if TENSORFLOW not in record.pathname or logging.level_debug():
         return True

@@ -11,7 +11,7 @@ from trainers.process.signals import STOPPING, WISHES
 
 
 def begin(*packages: str) -> None:
-    """Makes signals end the process at once with their exit code, and a missing package an error of one paragraph."""
+    """Makes a signal end the process at once with its exit code; reports a missing package in one paragraph."""
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _leave)

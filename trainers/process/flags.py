@@ -46,9 +46,9 @@ def parse_flags(
 ) -> FlagValues:
     """Parses a command line to flags; raises a `ConfigurationError` for a mistake.
 
-    `usage` heads the help, and `hint` is appended to the error for an unknown flag. `bare` is the flag that takes words
-    a word without one gives a value to. `define_more` defines flags that are needed seldom: for help, and as soon as a
-    name isn't known without them.
+    `usage` heads the help, and `hint` is appended to the error for an unknown flag. `bare` is the flag that a word
+    without `--` is a value of. `define_more` defines flags that are seldom needed: it is called for the help, and for a
+    name that isn't defined yet.
     """
     flag_values = FlagValues()
     define(flag_values)
@@ -59,7 +59,7 @@ def parse_flags(
 
 
 def refuse_address(flags: FlagValues, name: str) -> None:
-    """Refuses an address of the network as the folder that the flag `name` gives."""
+    """Raises a `ConfigurationError` if the flag `name` gives a network address, as `gs://...`, and no local folder."""
     folder = str(flags[name].value or "")
     if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", folder):
         raise ConfigurationError(
@@ -78,7 +78,7 @@ class _Reader:
     define_more: Callable[[FlagValues], None]
 
     def read(self, words: Sequence[str], files: tuple[Path, ...] = ()) -> None:
-        """Reads a command line, or the lines of the last of the open `files`."""
+        """Reads `words`: a command line, or the lines of a flag file; `files` are open flag files, innermost last."""
         rest, given = collections.deque(words), set()
         while rest:
             word = rest.popleft()

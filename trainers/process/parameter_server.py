@@ -1,7 +1,7 @@
 """Runs a TensorFlow server for a chief: the command in a worker or `ps` process.
 
 A worker computes, a `ps` holds variables. Only the chief reads the configuration and reports errors in it. Each process
-writes its C++ log to the workdir, if the chief has made that on this machine.
+writes its C++ log to the workdir, if this folder exists on its machine.
 """
 
 import os
@@ -30,7 +30,7 @@ MEETING_SECONDS = 300.0  # limit for the chief to connect, equal to its default 
 
 
 def served_place() -> ServedCluster | None:
-    """Returns this process's place in a cluster with parameter servers, if it isn't the chief."""
+    """Returns this process's place in a cluster with parameter servers; None for the chief, or with no such cluster."""
     cluster = cluster_from_environment()
     return cluster if isinstance(cluster, ServedCluster) and not cluster.is_chief else None
 

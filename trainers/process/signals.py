@@ -7,8 +7,8 @@
 | SIGUSR1 | is recorded | saves, and goes on |
 | SIGUSR2 | is recorded | profiles the next chunk, and goes on |
 
-A SIGHUP ignored by the parent, as with `nohup`, stays ignored. After an interruption, the next signal of any kind ends
-the process at once; in a process that isn't this run's own (a notebook), it interrupts again. A checkpoint is always
+A SIGHUP ignored by the parent, as with `nohup`, stays ignored. After an interruption, the next stopping signal of any
+kind ends the process at once; in a notebook's process, it raises the interruption again. A checkpoint is always
 complete or absent.
 """
 
@@ -38,7 +38,7 @@ class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`, so that `except
 
 
 class Preemption:
-    """Records signals of this process, which they may end only if the process is this run's alone."""
+    """Records signals to this process. Without `ends_process`, as in a notebook, signals interrupt but never exit."""
 
     def __init__(self, *, ends_process: bool = True) -> None:
         self._ends_process = ends_process
@@ -71,7 +71,7 @@ class Preemption:
     def heard(self) -> Iterator[None]:
         """Handles signals within the block; until `granted` is entered, requests to stop are obeyed at once.
 
-        Python delivers signals only to the main thread; in another one this does nothing.
+        Python delivers signals only to the main thread; in another thread this does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -103,14 +103,14 @@ class Preemption:
 
     @contextlib.contextmanager
     def granted(self) -> Iterator[None]:
-        """Records signals for the loop within the block; after it, everything is saved and they have no effect."""
+        """Records signals for the loop within the block; later signals have no effect, because everything is saved."""
         self._in_loop = True
         with self.heard():
             yield
 
     @contextlib.contextmanager
     def obeyed(self) -> Iterator[None]:
-        """Raises an interruption in place of the TensorFlow error that it causes within an operation."""
+        """Raises the interruption by a signal in place of the TensorFlow error that the signal caused."""
         try:
             yield
         except Exception as error:
@@ -119,7 +119,7 @@ class Preemption:
             raise self._interruption from error
 
     def _send_again(self, number: signal.Signals) -> None:
-        """Sends the main thread a signal; repeats it if it interrupts the hook that caused it."""
+        """Sends the signal `number` to the main thread, again and again until it raises an interruption."""
         while self._interruption is None:
             before = self._heard
             signal.pthread_kill(threading.main_thread().ident or 0, number)

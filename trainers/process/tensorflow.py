@@ -1,4 +1,4 @@
-"""Imports TensorFlow for a command, and sends what its C++ writes to stderr to a file."""
+"""Imports TensorFlow for a command, and redirects the stderr of TensorFlow's C++ code to a file."""
 
 import contextlib
 import faulthandler
@@ -27,9 +27,9 @@ _KERAS = "keras"
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Imports without Python's garbage collector, which would scan all objects repeatedly.
+    """Disables Python's garbage collector during imports, because it would scan all objects repeatedly.
 
-    Objects made by then are never freed, so later collections skip them.
+    Then it exempts all objects made so far from later collections.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -77,10 +77,10 @@ class _Later(types.ModuleType):
 
 @contextlib.contextmanager
 def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Iterator[None]:
-    """Redirects stderr of TensorFlow's C++ code to a file in the workdir; `sys.stderr` stays.
+    """Redirects stderr of TensorFlow's C++ code to a file in the workdir; `sys.stderr` isn't redirected.
 
-    No environment variable silences TensorFlow's start-up lines, and level 3 would hide real errors too. After a
-    failure that `ends_process`, the redirection stays, because prefetch threads may still print errors.
+    No environment variable silences TensorFlow's start-up lines, and level 3 would hide real errors too. If the block
+    raises an error and `ends_process` is set, the redirection stays, because prefetch threads may still print errors.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     path = workdir.absolute() / log_name() if workdir else Path(os.devnull)
@@ -117,7 +117,7 @@ def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Ite
 
 
 def move_native_stderr(workdir: Path) -> None:
-    """Redirects C++'s stderr to a file in a workdir made by another process; without a workdir it is discarded."""
+    """Redirects C++'s stderr to a file in a workdir that another process has made; without a workdir, does nothing."""
     with contextlib.suppress(OSError), open(workdir / log_name(), "ab") as sink:
         os.dup2(sink.fileno(), 2)
 

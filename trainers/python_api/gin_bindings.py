@@ -1,8 +1,8 @@
 """Keeps each run's gin bindings apart, so that several runs fit into one process.
 
 gin has one configuration per process. A reference without parentheses (`@gelu`) looks up its bindings when called, not
-when passed. So two runs in one process would mix their bindings. Here each run has its `KeptBindings`, and
-its references run while these are `in_force`:
+when passed. So two runs in one process would mix their bindings. Here each run has a `KeptBindings`, which is
+`in_force` whenever a reference of that run is called:
 
     >>> import gin
     >>> @gin.configurable
@@ -39,7 +39,7 @@ _NAMES = (
 
 
 class KeptBindings:
-    """The bindings that `bind` makes; the bindings of the process stay unchanged."""
+    """The gin bindings that a call of `bind` makes; the bindings of the process stay unchanged."""
 
     def __init__(self, bind: Callable[[], object]) -> None:
         self._tables: dict[str, dict[Any, Any]] = {name: {} for name in _NAMES}
@@ -84,7 +84,7 @@ class KeptBindings:
 
 
 class _OfThread(MutableMapping[Any, Any]):
-    """One of gin's dictionaries: reads and writes that of the bindings in force in this thread, else the process's."""
+    """Stands in for a dictionary of gin: uses that of the bindings in force in this thread, else the process's."""
 
     def __init__(self, name: str, of_process: dict[Any, Any]):
         self._name, self._of_process = name, of_process

@@ -1,4 +1,4 @@
-"""Identity of a run made by Python calls, by which a folder recognises its run.
+"""Identity of a run made by Python calls, which tells whether a folder holds the same run.
 
 gin knows every value that it binds; Python code's values are hidden in the caller. So the identity comes from the
 objects: settings, sources, plain values of modules, names and learning rates of optimizers. Other values that a loss
@@ -33,9 +33,9 @@ def python_identity(experiment: Experiment, settings: Settings, may_change: Sequ
 
 
 def read_python_identity(saved: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Returns the identity in a manifest, in the form of this version.
+    """Converts `saved`, the identity in a manifest, to the form of this version.
 
-    Plain values of modules may be added or removed by versions: only those that both have are compared.
+    Versions may add or remove plain values of modules: only the values in both `saved` and `own` are compared.
     """
     if saved.get("Experiment.task", "").startswith("@"):
         raise ConfigurationError(
@@ -47,7 +47,7 @@ def read_python_identity(saved: Mapping[str, str], own: Mapping[str, str]) -> di
 
 
 def described(experiment: Experiment, settings: Settings) -> dict[str, str]:
-    """Returns the values of experiment and settings, with gin's names."""
+    """Returns {gin's name: value} of the experiment and the settings, as `{"Trainer.steps": "100"}`."""
     found = {"Experiment.task": text(type(experiment.task).__name__), "Experiment.seed": text(experiment.seed)}
     found["Experiment.train_source"] = text(_source(experiment.train_source))
     if experiment.eval_source is not None:
@@ -84,7 +84,7 @@ def _names(transform: Transform) -> list[str]:
 
 
 def _rates(optimizer: Optimizer) -> str:
-    """Returns learning rates at a few updates, as far as the schedule is defined."""
+    """Returns text on the learning rates at the updates `_UPDATES`, as far as the schedule is defined."""
     rates_of, said = optimizer.transform.rates, list[str]()
     if rates_of is None:
         return ""
@@ -98,7 +98,7 @@ def _rates(optimizer: Optimizer) -> str:
 
 
 def _plain_values(task: tf.Module) -> dict[str, str]:
-    """Returns the numbers and strings that modules have as attributes, by path."""
+    """Returns {path: value} of the numbers and strings in modules, as `{"task/net/width": "128"}`."""
     return {
         f"task/{path}/{name}" if path else f"task/{name}": text(value)
         for path, module in {"": task, **named_modules(task)}.items()

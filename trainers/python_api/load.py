@@ -50,7 +50,7 @@ _OF_TRAINING = ("figures", "outer")  # checkpoint entries that aren't the experi
 class LoadedRun:
     """A run as trained up to `step`; `task` has the averaged weights if there are any.
 
-    `experiment` has the trained weights and the optimizers. `figures` are the run's metrics, by split and name.
+    `experiment` has the trained weights and the optimizers. `figures` are the run's metrics, as `{"eval/loss": curve}`.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class LoadedRun:
         return self.experiment.eval_sources
 
     def evaluate(self, source: Source | Stream | None = None) -> dict[str, float]:
-        """Returns the metrics of the task's `evaluate` over a whole source, by default the run's."""
+        """Returns the metrics of the task's `evaluate` over all of `source`, by default the run's `eval_source`."""
         source = self.eval_source if source is None else source
         given = next((f"run.eval_sources[{name!r}]" for name in self.eval_sources), "digits('test')")
         if source is None:
@@ -96,7 +96,7 @@ class LoadedRun:
             return Evaluator(self.experiment, source).evaluate()
 
     def bindings(self) -> contextlib.AbstractContextManager[None]:
-        """Puts the run's gin bindings in force, for code that calls the run's configurables itself."""
+        """Puts the run's gin bindings in force within a block, for user code that calls the run's configurables."""
         return self._bindings.in_force() if self._bindings else contextlib.nullcontext()
 
     def __repr__(self) -> str:
@@ -106,9 +106,9 @@ class LoadedRun:
 
 
 def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = None) -> LoadedRun:
-    """Loads the run in a folder from its newest checkpoint, or that of `step`, onto one device.
+    """Loads the run in `workdir` from its newest checkpoint, or from that of `step`, onto one device.
 
-    `"best"` is the checkpoint that `Trainer.keep_best` keeps.
+    `step="best"` means the checkpoint that `Trainer.keep_best` keeps.
 
     The run may be training: nothing is written or locked. gin's bindings in this process stay unchanged; the run has
     separate ones.
@@ -145,7 +145,7 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
 
 
 def _given(path: Path) -> Path:
-    """Returns the run's configuration file."""
+    """Returns the path of the run's `given.gin`; raises a `ConfigurationError` if there is none."""
     given = path / "config" / "given.gin"
     if given.is_file():
         return given
@@ -162,7 +162,7 @@ def _given(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _modules_from_here() -> Iterator[None]:
-    """Adds the working directory to Python's path for the run's own modules, as its command did."""
+    """Adds the working directory to Python's path for the run's own modules, as the run's command did."""
     here = os.getcwd()
     if here in sys.path:
         yield

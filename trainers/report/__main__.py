@@ -32,7 +32,7 @@ and devices, faults, and the best run. The file is self-contained and loads noth
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(words, _define, usage=USAGE, bare="run")
     if not flags.run:
         raise ConfigurationError("no run is given: give a run's folder or a folder of runs, as `runs/digits_mlp`.")

@@ -22,7 +22,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(runs: Sequence[Run], *, now: float) -> str:
-    """Returns the whole file; runs are numbered from 1."""
+    """Returns the HTML page as one text; the runs are numbered from 1."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     sections = [
         ("Runs", _runs(runs)),
@@ -85,7 +85,7 @@ def _curves(runs: Sequence[Run]) -> str:
 
 
 def _values(name: str, lines: Sequence[Line]) -> str:
-    """Returns a chart's values as text."""
+    """Returns an HTML table of each curve's last, smallest and largest value."""
     rows = []
     for line in lines:
         values = [y for _, y in line.curve.finite]
@@ -210,7 +210,7 @@ def samples(folder: Path) -> Iterator[str]:
 
 
 def _is_file(path: Path) -> bool:
-    """Returns whether it is a plain file of at most `MOST_BYTES`."""
+    """Returns whether `path` is a plain file of at most `MOST_BYTES`."""
     try:
         found = path.stat()
         return stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES

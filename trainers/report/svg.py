@@ -20,7 +20,7 @@ Place = Callable[[Point], tuple[float, float]]  # a point of a curve → x, y in
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One curve: the label at its end, its title, its colour class, and whether it is held out."""
+    """One curve: the label at its end, its title, its colour class, and whether it is drawn solid (held out)."""
 
     label: str
     title: str
@@ -30,7 +30,7 @@ class Line:
 
 
 def chart(name: str, lines: Sequence[Line]) -> str:
-    """Returns a chart of curves, at least one of which has a finite value."""
+    """Returns an SVG chart of the metric `name`; at least one of `lines` must have a finite value."""
     points = [point for line in lines for point in line.curve.finite]
     values = Scale.of((y for _, y in points), even=has_bound(name))
     steps = Scale.of((x for x, _ in points), even=True)
@@ -63,7 +63,7 @@ def _axes(name: str, values: Scale, steps: Scale, place: Place) -> Iterator[str]
 
 
 def _drawn(line: Line, place: Place) -> str:
-    """Returns one curve, with gaps at values that aren't finite; marks isolated points and those of short curves."""
+    """Returns one curve as SVG, with gaps at non-finite values; draws circles on isolated points and short curves."""
     parts = [f'<g class="c{line.colour % COLOURS}{"" if line.solid else " dashed"}">']
     parts.append(f"<title>{escape(line.title)}</title>")
     for segment in _segments(line.curve):
@@ -76,7 +76,7 @@ def _drawn(line: Line, place: Place) -> str:
 
 
 def _end_labels(lines: Sequence[Line], place: Place) -> Iterator[str]:
-    """Yields a label at the end of each curve; if two curves share a label, at the held-out one."""
+    """Yields a label for the end of each curve; of two curves with one label, only the held-out curve gets it."""
     held_out = {line.label for line in lines if line.solid}
     labelled = [line for line in lines if line.curve.finite and (line.solid or line.label not in held_out)]
     ends = [(place(line.curve.finite[-1])[1], line) for line in labelled]
@@ -87,7 +87,7 @@ def _end_labels(lines: Sequence[Line], place: Place) -> Iterator[str]:
 
 
 def _segments(curve: Curve) -> Iterator[list[Point]]:
-    """Yields the runs of finite values between others."""
+    """Yields the segments of consecutive finite points of a curve."""
     points = zip(curve.steps, curve.values, strict=True)
     for finite, segment in itertools.groupby(points, key=lambda point: math.isfinite(point[1])):
         if finite:
@@ -95,7 +95,7 @@ def _segments(curve: Curve) -> Iterator[list[Point]]:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Drops points that can't be distinguished; keeps ends and extremes of each section."""
+    """Thins a curve to about `MOST_POINTS` points; keeps the ends and extremes of each section."""
     if len(points) <= MOST_POINTS:
         return list(points)
     size = math.ceil(4 * len(points) / MOST_POINTS)
@@ -108,7 +108,7 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _apart(ends: Sequence[tuple[float, Line]]) -> Iterator[tuple[float, Line]]:
-    """Moves overlapping labels down, then up again from the bottom."""
+    """Returns (vertical position, line) for labels, moved apart so that labels don't overlap."""
     ordered = sorted(ends, key=lambda end: end[0])
     places: list[float] = []
     for y, _ in ordered:

@@ -43,7 +43,7 @@ def verdict(runs: Sequence[Run]) -> str:
 
 
 def _but_its_seed(run: Run) -> object:
-    """Returns the key that repetitions of one setting share; a run without a recorded configuration is alone."""
+    """Returns a key that is equal for runs that differ only in the seed; the path if no configuration is recorded."""
     settings = {name: x for name, x in run.configuration.items() if not is_seed(name)}
     return frozenset(settings.items()) if settings else run.path
 

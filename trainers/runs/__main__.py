@@ -41,7 +41,7 @@ write. If the folders are runs themselves, up to {MOST_COMPARED}, it also shows 
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
     return parse_flags(words, _define, usage=USAGE, bare="run")
 
 
@@ -71,7 +71,7 @@ def run(flags: FlagValues) -> int:
 
 
 def _rank(name: str, run: Run) -> float:
-    """Returns a sort key: the best run has the smallest."""
+    """Returns a sort key for `run` by the metric `name`; the best run has the smallest key."""
     found = best(name, run.figures[name]) if name in run.figures else None
     return math.inf if found is None else -sign(name) * found[1]
 

@@ -9,13 +9,13 @@ MISSING = "–"  # the run has no such value
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Returns {name: values of all runs} where two runs differ; revision, devices and versions come last."""
+    """Returns {name: value of each run} for names whose values differ; revision, devices and versions come last."""
     bindings = _differing([run.configuration for run in runs])
     return bindings | _differing([_started_with(run.record) for run in runs])
 
 
 def _differing(tables: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Compares tables; an empty one belongs to a run that recorded nothing, and is ignored."""
+    """Returns {name: value in each table} for differing values; ignores empty tables of runs that recorded nothing."""
     rows = {}
     for name in sorted({name for table in tables for name in table}):
         if len({table.get(name) for table in tables if table}) > 1:
@@ -24,7 +24,7 @@ def _differing(tables: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
 
 
 def _started_with(record: Mapping[str, Any]) -> dict[str, str]:
-    """Returns revision, devices and versions as a table."""
+    """Returns the revision, devices and versions in a run's `record` as {name: text}."""
     versions, devices = record.get("versions"), record.get("devices")
     found = {"git revision": record.get("git")}
     if isinstance(devices, list):

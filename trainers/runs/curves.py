@@ -21,7 +21,7 @@ HEIGHT = 14  # lines
 def chart(name: str, curves: Mapping[str, Curve], *, width: int, ascii_only: bool) -> list[Text]:
     """Returns the lines of a chart of one metric; `curves` maps the letters of runs to curves.
 
-    Runs without a finite value are skipped; at least one run must have one.
+    Curves without a finite value are skipped; at least one curve must have a finite value.
     """
     points = {letter: curve.finite for letter, curve in curves.items() if curve.finite}
     scale = Scale.of((y for each in points.values() for _, y in each), even=has_bound(name))
@@ -56,7 +56,7 @@ def _row(scale: Scale, value: float) -> int:
 
 
 def _dots(points: Sequence[Point], steps: Scale, scale: Scale, columns: int) -> set[tuple[int, int]]:
-    """Returns the dots of straight lines between points, counted from the top left."""
+    """Returns (column, row) of each dot on straight lines between `points`, counted from the top left."""
     places = [(steps.place(x) * (2 * columns - 1), (1 - scale.place(y)) * (4 * HEIGHT - 1)) for x, y in points]
     dots = {(round(x), round(y)) for x, y in places}
     for (x0, y0), (x1, y1) in itertools.pairwise(places):

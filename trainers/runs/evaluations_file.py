@@ -1,4 +1,4 @@
-"""Metrics of a checkpoint that an evaluation adds later: one line a split and step.
+"""Files of evaluation metrics, one line per split and step, to which later evaluations add.
 
 The process that holds the workdir's lock writes `metrics.jsonl`: the training run, or `--mode=evaluate` after it.
 Any other process writes `evaluations.jsonl`, by replacing the whole file; its lines also name their checkpoint. A run
@@ -19,7 +19,7 @@ Found = Mapping[str, Mapping[str, float]]  # metrics by split
 
 
 def keep(path: Path, step: int, found: Found, *, of: Manifest | None = None) -> None:
-    """Writes one line a split to the file at `path`, in place of an existing one; `of` is the evaluated checkpoint."""
+    """Writes a line of metrics for each split to `path`, in place of one of the same step; `of` is the checkpoint."""
     mark = fingerprint(of) if of else None
     new = {split: line_of(step, split, figures, mark) for split, figures in found.items()}
     lines = [line for line in _lines(path) if line.endswith(b"\n")]
@@ -34,7 +34,7 @@ def keep(path: Path, step: int, found: Found, *, of: Manifest | None = None) -> 
 
 
 def figures_at(path: Path, step: int) -> dict[str, dict[str, float]]:
-    """Returns {split: metrics} that the file has at a step; a value that isn't finite is NaN."""
+    """Returns {split: {metric: value}} of the file's lines at `step`; non-finite values are NaN."""
     found = {}
     for line in _lines(path):
         of, split = _place(line)
@@ -47,7 +47,7 @@ def figures_at(path: Path, step: int) -> dict[str, dict[str, float]]:
 
 
 def differences(own: Mapping[str, float], found: Mapping[str, float]) -> dict[str, float]:
-    """Returns how far metrics differ, relative to the larger of 1 and their size; infinite if one is NaN."""
+    """Returns {metric: |found - own| / max(1, |own|)} for metrics in both; infinite if only one value is NaN."""
     apart = {name: abs(found[name] - x) / max(1.0, abs(x)) for name, x in own.items() if name in found}
     both_nan = {name for name, x in own.items() if name in found and math.isnan(x) and not math.isfinite(found[name])}
     return {name: 0.0 if name in both_nan else x if math.isfinite(x) else math.inf for name, x in apart.items()}
@@ -71,7 +71,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _place(line: bytes) -> tuple[int, str]:
-    """Returns step and split of a line; (0, "") if it isn't one."""
+    """Returns the step and split of a line; (0, "") for an invalid line."""
     try:
         row = json.loads(line)
         return int(row["step"]), str(row["split"])

@@ -13,7 +13,7 @@ _WHAT: dict[type[OSError], str] = {FileNotFoundError: "doesn't exist", NotADirec
 
 
 def find_runs(folders: Sequence[str]) -> list[Path]:
-    """Returns the folders of runs that are `folders` or are below them (default: `runs`), each once."""
+    """Returns the folders of runs among `folders` (default: `runs`) and below them, each once."""
     found: dict[str, Path] = {}
     for name in folders or ["runs"]:
         try:

@@ -43,17 +43,17 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Returns its path, safe to print."""
+        """Returns the run's path, safe to print."""
         return as_said(str(self.path)).replace("\n", "\\n")
 
     @property
     def reached(self) -> str:
-        """Returns its step and, if different, its planned number of steps."""
+        """Returns the run's step and, if different, its planned number of steps, as "50 of 100"."""
         return f"{self.step:,}" + (f" of {self.steps:,}" if self.steps not in (None, self.step) else "")
 
     @property
     def ending(self) -> str:
-        """Returns its state in a few words."""
+        """Returns the run's state in a few words."""
         if self.state in (FAILED, NEVER_BEGAN) and self.exit_code is not None:
             return f"{self.state} ({self.exit_code}: {EXIT_CODES.get(self.exit_code, 'none of our exit codes')})"
         return self.state
@@ -107,7 +107,7 @@ def _state(path: Path, result: Mapping[str, Any], *, began: bool) -> tuple[str, 
 
 
 def _figures(path: Path, damage: list[str]) -> dict[str, Curve]:
-    """Returns each metric by `split/name`, in the order of first appearance: `metrics.jsonl` first."""
+    """Returns {split/name: curve} of both metric files, in order of first appearance, `metrics.jsonl` first."""
     points, later = (_points(path / name, damage) for name in ("metrics.jsonl", "evaluations.jsonl"))
     for name, values in later.items():
         points[name] = values | points.get(name, {})
@@ -184,7 +184,7 @@ def _without_macros(value: Any, macros: Mapping[str, Any]) -> Any:
 
 
 def _object(path: Path, damage: list[str]) -> dict[str, Any]:
-    """Returns the object in a JSON file; empty, with a note in `damage`, if it isn't one."""
+    """Returns the object in a JSON file; if the file holds none, returns {} and adds a note to `damage`."""
     content = _bytes(path, damage)
     if content is None:
         return {}

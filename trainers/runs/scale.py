@@ -74,7 +74,7 @@ class Scale:
         return cls(low, high, not even and 0 < low * WIDE <= high)
 
     def place(self, value: float) -> float:
-        """Returns 0 for `low`, 1 for `high`."""
+        """Returns the position of `value` on the axis: 0 for `low`, 1 for `high`."""
         if self.logarithmic:
             low = math.log(self.low)
             return (math.log(value) - low) / (math.log(self.high) - low)

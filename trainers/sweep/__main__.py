@@ -1,7 +1,7 @@
 """`python -m trainers.sweep --over='adamw.learning_rate=[1e-3, 3e-3]' --over='seed=[0, 1]' -- <flags of the runs>`
 
-Runs a grid, each point as a process of `python -m trainers.main`. The same command resumes a stopped sweep. Nothing
-here imports TensorFlow.
+Runs a grid, each point as a process of `python -m trainers.main`. The same command resumes a stopped sweep. This file
+doesn't import TensorFlow.
 """
 
 if __name__ == "__main__":
@@ -64,7 +64,7 @@ class Command:
 
 
 def parse(words: Sequence[str]) -> Command:
-    """Returns the command to run; also checks the flags of `trainers.main`."""
+    """Parses the command line into a `Command`; also checks the flags of `trainers.main`."""
     place = words.index("--") if "--" in words else len(words)
     flags = parse_flags(words[:place], _define, usage=USAGE, hint=" Put the flags of `trainers.main` after a `--`.")
     if not flags.over:
@@ -133,7 +133,7 @@ def run(parsed: Command) -> int:
 
 
 def _check(sweep: Sweep, points: Sequence[Point]) -> int:
-    """Binds all configurations in one process that imports TensorFlow; returns its exit code."""
+    """Checks all configurations in a separate process, which imports TensorFlow; returns that process's exit code."""
     request = {"words": sweep.main_words, "points": [point.params for point in points]}
     parent = os.getpid()
     code = subprocess.run(
@@ -150,12 +150,12 @@ def _check(sweep: Sweep, points: Sequence[Point]) -> int:
 
 
 def _finished(sweep: Sweep) -> dict[str, Run]:
-    """Returns the finished runs by the names of their points."""
+    """Returns {name of a point: its run} for the finished runs."""
     return {point.name: read_run(sweep.path(point)) for point in sweep.points if sweep.is_finished(point)}
 
 
 def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
-    """Raises an error for a metric that no run has; only after a run has finished, as metrics are unknown before."""
+    """Raises a `ConfigurationError` for a metric that no finished run has; call it once a run has finished."""
     if figures:
         try:
             check_figures(figures, [*_finished(sweep).values()])

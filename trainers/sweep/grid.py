@@ -1,4 +1,4 @@
-"""Points of a grid: each combines one value of each `--over`, and has a folder named after them.
+"""Points of a grid: each point combines one value of each `--over`, and its folder is named after these values.
 
 >>> rates, seeds = parse_over("adamw.learning_rate = [1e-3, 3e-3]"), parse_over("seed = [0, 1]")
 >>> [point.name for point in points_of([rates, seeds])]
@@ -71,7 +71,7 @@ def parse_over(given: str) -> Over:
 
 
 def points_of(overs: Sequence[Over]) -> list[Point]:
-    """Returns all points; the last list varies fastest."""
+    """Returns all points of the grid; the values of the last `--over` vary fastest."""
     names = [over.name for over in overs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -105,5 +105,5 @@ def _readable(value: Any) -> str:
 
 
 def _safe(word: str) -> str:
-    """Returns a word that is a valid file name and needs no quotes in a shell."""
+    """Returns `word` as a valid file name that needs no quotes in a shell."""
     return re.sub(r"[^A-Za-z0-9_.@%+-]+", "_", word)

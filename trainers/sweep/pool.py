@@ -31,10 +31,10 @@ class _Started:
 
 
 def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Callable[[Job, int, float], bool]) -> None:
-    """Runs all jobs; starts none after a signal.
+    """Runs all jobs, at most `at_once` in parallel; starts no further job after a signal.
 
-    `ended` is called with the exit code and the seconds of each job, and returns whether to continue. If not, SIGTERM
-    makes the running jobs save and end.
+    `ended(job, exit_code, seconds)` is called at the end of each job, and returns whether to continue. If it returns
+    False, SIGTERM makes the running jobs save and end.
     """
     waiting = collections.deque(jobs)
     running: list[_Started] = []

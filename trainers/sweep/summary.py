@@ -31,7 +31,7 @@ def summary(
     *,
     ascii_only: bool,
 ) -> Table:
-    """Returns the table: each metric's last value over the runs of a group; an unfinished run is None."""
+    """Returns a table with the spread of each metric's last value over a group's runs; None is an unfinished run."""
     finished = {key: [run for run in runs if run] for key, runs in groups.items()}
     spreads = {
         name: {

@@ -27,7 +27,7 @@ runs in a separate process. Writes report.md and report.json; ends with 1 if a c
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong one."""
+    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(words, _define, usage=USAGE)
     if flags.replicas is not None and flags.replicas < 2:
         raise ConfigurationError(f"`--replicas` is {flags.replicas}; it is a number of devices: give 2 or more.")

@@ -52,26 +52,26 @@ def resumes(lab: Lab) -> str:
 
 
 def compiles(lab: Lab) -> str:
-    """Trains with XLA, and compares the metrics with those without."""
+    """Trains with and without XLA, and compares the metrics."""
     off, on = (lab.train(f"compile-{x}", "digits_mlp", [*SHORT, f"Trainer.compile = {x!r}"]) for x in ("off", "xla"))
     return _same_figures(off, on)
 
 
 def accumulates(lab: Lab) -> str:
-    """Trains in four microbatches, and compares the metrics with those of one."""
+    """Trains with four microbatches and with one, and compares the metrics."""
     one, four = (lab.train(f"microbatches-{k}", "digits_mlp", [*SHORT, f"Trainer.microbatches = {k}"]) for k in (1, 4))
     return _same_figures(one, four)
 
 
 def replicates(lab: Lab) -> str:
-    """Trains on all devices together, and compares the metrics with those of one."""
+    """Trains on all devices together and on one device, and compares the metrics."""
     bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
     one = lab.train("one", "digits_mlp", bindings)
     return _same_figures(one, lab.train("together", "digits_mlp", bindings, lab.together))
 
 
 def places(lab: Lab) -> str:
-    """Trains a GAN whose generator is on one device, and compares the metrics with those of all devices."""
+    """Trains a GAN with its generator on one device and on all devices, and compares the metrics."""
     # Two networks that learn from each other amplify rounding: 20 steps later a difference is 1e-3.
     bindings = [*SHORT, "Trainer.steps = 20", f"Trainer.global_batch_size = {32 * lab.replicas}"]
     everywhere = lab.train("gan-everywhere", "digits_gan", bindings, lab.together)
@@ -80,7 +80,7 @@ def places(lab: Lab) -> str:
 
 
 def cuts(lab: Lab) -> str:
-    """Trains on a mesh of all devices, and compares the metrics with those of one."""
+    """Trains on a mesh of all devices and on one device, and compares the metrics."""
     bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
     mesh = [f"--gin_file={CHECKOUT}/configs/runtime/mesh.gin", f"--gin_param=mesh.batch = {lab.replicas}"]
     one = lab.train("before-the-mesh", "digits_mlp", bindings)
@@ -88,7 +88,7 @@ def cuts(lab: Lab) -> str:
 
 
 def resumes_together(lab: Lab) -> str:
-    """Kills and resumes a run on all devices, and compares it bit for bit."""
+    """Kills and resumes a run on all devices, and compares it bit for bit with an uninterrupted run."""
     bindings = [f"Trainer.global_batch_size = {32 * lab.replicas}"]
     return _resumed(lab, "resumes-together", "digits_mlp", bindings, lab.together)
 

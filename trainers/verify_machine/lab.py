@@ -1,6 +1,6 @@
 """Runs commands in separate processes and folders for the checks, and writes the report.
 
-It doesn't import TensorFlow: the devices must stay free for these processes.
+This file doesn't import TensorFlow: the devices must stay free for the checks' processes.
 """
 
 import dataclasses
@@ -80,7 +80,7 @@ class Lab:
         return read_run(self.folder / name)
 
     def flags(self, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> list[str]:
-        """Returns the command-line flags of such a run."""
+        """Returns the module and the flags of a command that trains `config` in the folder `name`."""
         gin = [f"--gin_file={CHECKOUT}/configs/{config}.gin", *more, *(f"--gin_param={text}" for text in bindings)]
         return ["trainers.main", *gin, f"--workdir={self.folder / name}"]
 

@@ -40,7 +40,7 @@ class Bench(Rehearsal):
         self.timed_steps = max(1, min(self.chunk_steps, int(TIMED_SECONDS / self.seconds_a_step)))
 
     def times(self, hooks: Mapping[str, float] = {}) -> Times:
-        """Measures the step and its parts."""
+        """Measures a step and its parts; `hooks` are the seconds a step of each hook, by its interval's name."""
         pieces, bytes_of = self._pieces, dict[str, int]()
         for entry in pieces.step.exchange.ledger.collectives:
             bytes_of[entry.phase] = bytes_of.get(entry.phase, 0) + entry.bytes
@@ -72,7 +72,7 @@ class Bench(Rehearsal):
         return split(measured, bytes_of, hooks)
 
     def training(self) -> tuple[float, float, float]:
-        """Returns seconds a step with real input, without hooks; its wait for data; and seconds a step on one batch."""
+        """Returns three times in seconds a step: with real input, without hooks; waiting for data; and on one batch."""
         waits = list[float]()
 
         def real() -> float:
@@ -92,7 +92,7 @@ class Bench(Rehearsal):
         return statistics.median(calls) / self.chunk_steps
 
     def training_seconds(self) -> float:
-        """Estimates the time to measure `training`, if it needn't wait for examples."""
+        """Estimates the seconds that `training` takes if steps never wait for examples."""
         chunk = self.chunk_steps * self.seconds_a_step
         real = chunk + max(REAL_SECONDS, REAL_CHUNKS * chunk)
         return STRETCHES * (real + chunk + min(REAL_CHUNKS * chunk, TIMED_SECONDS))
@@ -103,9 +103,9 @@ class Bench(Rehearsal):
         return lambda: timed() / self.timed_steps
 
     def hooks(self) -> dict[str, float]:
-        """Returns each hook's cost per step, by the name of its interval; each is called twice.
+        """Returns {name of a hook's interval: the hook's seconds per step}.
 
-        The first call may trace functions; the second counts.
+        Each hook is called twice: the first call may trace functions, and the second call is timed.
         """
         trainer, found = self.trainer, dict[str, float]()
         if is_chief():
@@ -138,7 +138,7 @@ class Bench(Rehearsal):
         )
 
     def _alone(self, pieces: Whole) -> list[float]:
-        """Returns the seconds a step of each replica's passes alone."""
+        """Returns, for each replica, the seconds a step of its forward and backward passes when it runs alone."""
         program, exchange = turns_program(pieces)
         self._seconds(program, 1)
         rounds = []
@@ -150,7 +150,7 @@ class Bench(Rehearsal):
         return of_each_replica(alone, self.trainer.agreement)
 
     def _timed(self, programs: Mapping[str, Program]) -> dict[str, Callable[[], float]]:
-        """Returns functions that time a call of each program, after a first call."""
+        """Calls each program once, and returns functions that time a further call of it."""
         for program in programs.values():
             self._seconds(program, 1)
         return {name: functools.partial(self._seconds, p, self.timed_steps) for name, p in programs.items()}

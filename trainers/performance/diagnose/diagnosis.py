@@ -30,7 +30,7 @@ QUICKER = 6  # tracing a part is this many times faster than the whole chunk
 
 
 class Diagnosis:
-    """Measures an experiment as configured, and at other scales."""
+    """Measures an experiment as configured, and with fewer replicas or smaller batches."""
 
     def __init__(self, trainer: Trainer):
         self.bench = _with_short_chunks(Bench(trainer))
@@ -92,7 +92,7 @@ class Diagnosis:
         return f"{first:.0f} s plus two calls of each hook, and {line:.0f} s for each line that could help"
 
     def _points(self) -> list[Point]:
-        """Measures all scales; the last one is as configured, with the hooks' work."""
+        """Measures all scales; the last point is the configured scale, with the hooks' work."""
         points = []
         if self.mirrored or is_chief():
             points = [measured(self._other(self.local[:n], global_batch_size=b)) for n, b in self.scales[:-1]]
@@ -112,7 +112,7 @@ class Diagnosis:
         ).verdict()
 
     def _fixed(self) -> float:
-        """Returns the share of the passes that doesn't depend on the batch size, by timing another size in turns."""
+        """Returns the share of the passes' time that doesn't depend on the batch size; times two sizes in turns."""
         settings = self.bench.trainer.settings
         size, least = settings.global_batch_size, settings.microbatches * len(self.devices)
         other = size // 4 if size % (4 * least) == 0 else 4 * size
@@ -122,7 +122,7 @@ class Diagnosis:
         return agreed([min(max(fixed, 0.0), 1.0)], self.bench.trainer.agreement)[0]
 
     def _tried(self, remedy: Remedy, before: Point) -> Tried:
-        """Measures a remedy in turns with the setting before, as the machine's load may change."""
+        """Times a remedy and the configured settings in turns, because the machine's load may change."""
         bench = self._other(devices=remedy.devices, **_changes(remedy, self.bench.trainer.settings))
         step, interval = before.times.step, remedy.interval
         if interval:
@@ -146,7 +146,7 @@ class Diagnosis:
 
 
 def _with_short_chunks(bench: Bench) -> Bench:
-    """Returns the bench, or one like it with short enough chunks."""
+    """Returns `bench`, or one like it whose chunks take at most `LONGEST_CHUNK_SECONDS`."""
     steps = divisor(bench.chunk_steps, most=int(LONGEST_CHUNK_SECONDS / bench.seconds_a_step))
     if steps == bench.chunk_steps:
         return bench
@@ -155,7 +155,7 @@ def _with_short_chunks(bench: Bench) -> Bench:
 
 
 def _changes(remedy: Remedy, settings: Settings) -> dict[str, Any]:
-    """Returns the settings that a remedy changes; a hook with another interval is a new hook."""
+    """Returns the settings that a remedy changes; a hook whose interval changes is copied."""
     hooks = list(settings.hooks)
     for i, hook in enumerate(hooks):
         if hook.interval_name == remedy.interval:

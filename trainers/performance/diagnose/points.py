@@ -18,7 +18,7 @@ class Scale(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A measured scale."""
+    """The measurements of one scale."""
 
     scale: Scale
     times: Times
@@ -42,7 +42,7 @@ class Efficiency(NamedTuple):
 
 
 def scales(configured: Scale, microbatches: int) -> list[Scale]:
-    """Returns 1, 2, 4, ... replicas with the whole batch (strong scaling) and with their share (weak), and all.
+    """Returns scales of 1, 2, 4, ... replicas with the whole batch (strong) or their share (weak), then `configured`.
 
     >>> [tuple(scale) for scale in scales(Scale(4, 64), 1)]
     [(1, 64), (2, 64), (1, 16), (2, 32), (4, 64)]
@@ -54,7 +54,7 @@ def scales(configured: Scale, microbatches: int) -> list[Scale]:
 
 
 def measured(bench: Bench, hooks: Mapping[str, float] = {}) -> Point:
-    """Measures one point."""
+    """Measures the times and peak memory of one bench."""
     trainer = bench.trainer
     reset_peak_memory()
     bench.synthetic()
@@ -64,12 +64,12 @@ def measured(bench: Bench, hooks: Mapping[str, float] = {}) -> Point:
 
 
 def strong(point: Point, points: Sequence[Point], *, shared: bool) -> Efficiency | None:
-    """Compares with one device with the whole batch; for devices that share cores, the ideal is equal speed."""
+    """Compares `point` to one device with the whole batch; if replicas share cores, the ideal is equal speed."""
     return _against(point, Scale(1, point.scale.global_batch_size), points, shared=shared)
 
 
 def weak(point: Point, points: Sequence[Point], *, shared: bool) -> Efficiency | None:
-    """Compares with one device with one replica's share of the batch."""
+    """Compares `point` to one device with one replica's share of the batch."""
     return _against(point, Scale(1, point.scale.global_batch_size // point.scale.replicas), points, shared=shared)
 
 

@@ -42,8 +42,8 @@ class Measured:
 class Times:
     """The time of one step in seconds, and its parts.
 
-    `input wait` is time spent only waiting for data. `input beside the step` is the slow-down because examples are made
-    on the same cores. `skew` is the extra time of the slowest replica over a typical one.
+    `input wait` is time spent only waiting for data. `input beside the step` is the slow-down of steps while the same
+    cores make examples. `skew` is the extra time of the slowest replica over a typical one.
     """
 
     step: float  # wall time in training: with input, and the hooks' share
@@ -69,12 +69,12 @@ class Times:
         return sum(self.parts.values()) / self.step
 
     def numbers(self) -> list[float]:
-        """Returns all numbers as a list."""
+        """Returns all times as one list, which `with_numbers` reads."""
         crossings = [crossing.seconds for crossing in self.crossings]
         return [self.step, self.synthetic, *self.parts.values(), *self.hooks.values(), *crossings, *self.alone]
 
     def with_numbers(self, numbers: Sequence[float]) -> "Times":
-        """Returns a copy with these numbers."""
+        """Returns a copy with the times in `numbers`, a list like the result of `numbers()`."""
         rest = iter(numbers)
         return Times(
             next(rest),
@@ -87,9 +87,9 @@ class Times:
 
 
 def split(found: Measured, bytes_of: Mapping[str, int], hooks: Mapping[str, float] = {}) -> Times:
-    """Splits a step's time, by comparing programs with and without each part; `bytes_of` are sent bytes by phase.
+    """Splits a step's time, by comparing programs with and without each part; `bytes_of` is {phase: bytes sent}.
 
-    No program can be slower than one that does more: if noise suggests so, the part between them took no time.
+    A program can't be slower than one that does more: if noise suggests it, the part that only one has counts as 0 s.
 
     >>> found = Measured(real=9.0, waited=1.0, launch=0.5, forward=2.0, both=4.0, sent={"net": 5.0}, whole=6.0)
     >>> times = split(found, {"net": 1000})

@@ -26,7 +26,7 @@ class Remedy:
 
     @property
     def interval(self) -> str:
-        """Returns the name of the interval that it changes, or an empty string."""
+        """Returns the name of the interval that the remedy changes, or an empty string."""
         name = self.line.partition(" = ")[0]
         return name if self.hook or name.endswith("_every") else ""
 
@@ -59,7 +59,7 @@ def devices(names: Sequence[str]) -> Remedy:
 
 
 def interval(name: str, steps: int) -> Remedy:
-    """Returns the remedy that binds an interval, `Trainer.log_every` or `MyHook.every`."""
+    """Returns the remedy that sets the interval `name`, as `Trainer.log_every` or `MyHook.every`, to `steps`."""
     owner, _, parameter = name.partition(".")
     if owner == "Trainer":
         return setting(parameter, steps)
@@ -99,7 +99,7 @@ class Case:
     fixed: Callable[[], float]  # measures the share of the passes that doesn't depend on the batch size
 
     def verdict(self) -> Verdict:
-        """Names the largest part of a step other than computing, if it is large enough."""
+        """Names the largest part of a step other than computing, if that part is large enough to matter."""
         shares = self.times.shares
         candidates = {
             self._input_bound: shares[WAIT] + shares[BESIDE],

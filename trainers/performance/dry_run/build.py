@@ -146,7 +146,7 @@ class DryBuild:
         return self.settings.global_batch_size * row
 
     def _marks(self) -> Mapping[int, Hashable]:
-        """Returns {id of a variable or module: the configuration's patterns for it}."""
+        """Returns {id of a variable or module: the patterns of the configuration that match it}."""
         rows = standings(self.task, named_variables(self.task), checked_phases(self.task))
         marks: dict[int, Hashable] = {id(row.variable): (row.phases, row.frozen) for row in rows}
         for row in rows:

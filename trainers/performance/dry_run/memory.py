@@ -1,4 +1,4 @@
-"""Estimates the memory of a device and of the process in a step, and whether it fits."""
+"""Estimates the memory that a step takes on a device and in the process, and whether this memory suffices."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
-    """Returns a device's memory at each important moment."""
+    """Returns {kind: {moment: bytes on a device}}; the keys of `MOMENTS` are the moments of a step."""
     calls = build.settings.parallel_calls
     fetched = build.paper.fetched_chunks + (calls if calls > 1 else 0)
     same = {
@@ -47,17 +47,17 @@ def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
 
 
 def together(held: Held) -> dict[str, int]:
-    """Returns a device's total memory at each moment."""
+    """Returns {moment of a step: total bytes on a device}."""
     return {moment: sum(counts[moment] for counts in held.values()) for moment in MOMENTS}
 
 
 def most(held: Held) -> int:
-    """Returns a device's peak memory."""
+    """Returns a device's peak memory in bytes."""
     return max(together(held).values())
 
 
 def memory_table(build: DryBuild, held: Held) -> Table:
-    """Returns a table of a device's memory."""
+    """Returns a table of a device's memory, by kind and by moment of a step."""
     settings = build.settings
     title = f"{type(build.task).__name__}: a device, in a step of {settings.global_batch_size:,} examples"
     if settings.microbatches > 1:
@@ -84,7 +84,7 @@ def process(build: DryBuild, figures: Figures, held: Held) -> Process:
 
 
 def does_it_fit(build: DryBuild, figures: Figures, held: Held) -> str:
-    """Returns a sentence on whether it fits."""
+    """Returns text on whether training fits into this machine's memory, and what helps if it doesn't."""
     if not build.paper.measures_here:
         return f"It fits where a device has {size(most(held))}, and room for what TensorFlow's allocator keeps."
     memory, found = machine_memory(), process(build, figures, held)

@@ -15,7 +15,7 @@ OUTSIDE, UPDATES = "outside of modules", "updates"
 def operations_table(operations: Mapping[Place, int], examples: int, *, alike: bool) -> Table:
     """Returns a table of the operations of a step of `examples`.
 
-    `alike` blocks share one row, such as `blocks/*`; so do others if there would be too many rows.
+    If blocks are `alike`, they share one row, as `blocks/*`; so do other modules if there would be too many rows.
     """
     paths = sorted({place.module for place in operations if place.way != UPDATE}, key=_natural)
     row_of = next(naming for naming in _namings(paths, alike=alike) if len({*map(naming, paths)}) <= ROWS)
@@ -49,7 +49,7 @@ def counted(operations: float) -> str:
 
 
 def _namings(paths: Iterable[str], *, alike: bool) -> Iterator[Callable[[str], str]]:
-    """Yields functions from paths to rows, with fewer rows each time."""
+    """Yields functions from a module's path to the name of its row; each function gives fewer rows."""
     if not alike:
         yield lambda path: path
     for depth in range(max((path.count("/") for path in paths), default=0) + 1, -1, -1):

@@ -1,4 +1,4 @@
-"""A strategy for estimates: its layouts and limits, without its devices."""
+"""A strategy's layouts and limits for estimates, without the strategy's devices."""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -16,7 +16,7 @@ from core.task import Placement, Task
 
 
 class Paper:
-    """Replicas of a present strategy, each with a full copy."""
+    """A strategy whose devices are on this machine, with a full copy of the variables for each replica."""
 
     crossing: tuple[str, ...] = ("phase", "what")  # columns that identify a collective
     fetched_chunks = 3  # in memory at once: one in use, one waiting, one being made
@@ -85,7 +85,7 @@ class MeshPaper(Paper):
         return f"the {self.devices} devices of a mesh of {self.plan}"
 
     def networks_apart(self, one_device: Sequence[str]) -> Sequence[str]:
-        """Returns none: `check` raises an error for them."""
+        """Returns an empty sequence: `check` raises an error for networks on one device."""
         return ()
 
     def check(self, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ class MeshPaper(Paper):
 
 
 def on_paper(strategy: Any) -> Paper:
-    """Returns the estimate's view of a strategy, or of the plan of an absent one."""
+    """Returns a `Paper` for a strategy, or a `MeshPaper` for a `MeshPlan`, whose devices may be absent."""
     if isinstance(strategy, MeshPlan):
         return MeshPaper(strategy)
     return Paper(one_device() if strategy is None else made_strategy(strategy))

@@ -41,7 +41,7 @@ class Speeds(NamedTuple):
     turns: float  # of TensorFlow's loop and conditional operations
 
     def supposed(self, kind: Kind) -> Seconds:
-        """Returns an operation's least time, from its operations and the bytes it reads and writes."""
+        """Estimates an operation's least time, from its arithmetic operations and the bytes it reads and writes."""
         passing = kind.bytes / (self.near if kind.bytes <= CACHED else self.bytes)
         busy = max(kind.operations / self.peak, passing)
         return Seconds(busy + 1 / self.starts, busy + 1 / self.steps)
@@ -126,7 +126,7 @@ def _seconds(do: Callable[..., tf.Tensor], operands: Sequence[Operand], least: f
 
 
 def _passing(size: int, passes: int) -> float:
-    """Returns bytes per second that are read and written for tensors of this size."""
+    """Returns the bytes per second that are read and written, measured with tensors of `size` bytes."""
     x = tf.zeros([size // 4])
     return IN_A_PASS * size * passes / best_seconds(lambda x: _again(passes, lambda y: [y * 0.5 + x], [x])[0][0], x)
 

@@ -11,19 +11,19 @@ from trainers.performance.dry_run.speeds import Seconds, Speeds, measured_second
 
 
 class Least(NamedTuple):
-    """The least time of a step: at least all its work, and at least its longest chain of operations."""
+    """The least time of a step: the longer of all its `work` and of its `chain` of dependent operations."""
 
     work: Mapping[str, float]  # seconds on all devices, by kind of work
     chain: float
 
     @property
     def seconds(self) -> float:
-        """Returns the longer of the two."""
+        """Returns the longer of `work` and `chain`, in seconds."""
         return max(sum(self.work.values()), self.chain)
 
 
 def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) -> Least:
-    """Returns the least time, with `measured` times of operations, and estimates for others."""
+    """Returns a step's least time, from `measured` times of operations, and from estimates for other operations."""
     alone = {kind: times for kind, times in figures.kinds.items() if kind in measured}
     others = {kind: times for kind, times in figures.kinds.items() if kind not in measured}
     turns = figures.work[TURNS]
@@ -51,7 +51,7 @@ def measured_here(build: DryBuild, figures: Figures) -> tuple[Speeds, Least]:
 
 
 def how_long(build: DryBuild, figures: Figures) -> str:
-    """Returns a sentence on the time, with the assumed utilisation."""
+    """Returns a sentence on the least time of a step, and on the utilisation that this time assumes."""
     operations, peak = figures.operations.total(), given_peak()
     if peak is not None:
         devices = build.paper.devices

@@ -15,25 +15,25 @@ CLEARLY_SLOWER = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The speed-up of the second over the first in each pair, and its seconds a step."""
+    """The second program's speed-up over the first in each pair of runs, and the second program's seconds a step."""
 
     ratios: Sequence[float]
     seconds: float
 
     @property
     def times_as_fast(self) -> float:
-        """Returns the median over all pairs."""
+        """Returns the median speed-up over all pairs."""
         return statistics.median(self.ratios)
 
     @property
     def noise(self) -> float:
-        """Returns the median deviation from the median, as a fraction of it."""
+        """Returns the median deviation of the speed-ups from their median, as a fraction of the median."""
         middle = self.times_as_fast
         return statistics.median(abs(ratio - middle) for ratio in self.ratios) / middle
 
     @property
     def faster(self) -> bool:
-        """Returns whether the second is faster, by more than the noise, and in nearly all pairs."""
+        """Returns whether the second program is faster, by more than the noise, and in nearly all pairs."""
         slower = sum(ratio <= 1.0 for ratio in self.ratios)
         enough = self.times_as_fast >= WORTH and self.times_as_fast - 1.0 > self.noise
         return enough and slower <= (1 if len(self.ratios) == PAIRS else 0)
@@ -46,7 +46,7 @@ def contest(
     agree: Callable[[Sequence[float]], Sequence[float]] = lambda numbers: numbers,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measures two functions in turns, each of which returns seconds a step; workers agree on the numbers.
+    """Calls `before` and `after` in turns, which return seconds a step; `agree` gives all workers the same numbers.
 
     >>> outcome = contest(iter([2.0, 2.2, 9.0, 2.0, 2.0, 2.0, 2.0]).__next__, lambda: 1.0)
     >>> outcome.times_as_fast, outcome.faster

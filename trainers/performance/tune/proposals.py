@@ -27,7 +27,7 @@ class Change:
 
     @property
     def line(self) -> str:
-        """Returns the gin line for it."""
+        """Returns the change as a gin line."""
         owner = "Experiment" if self.setting == PLACEMENTS else "Trainer"
         return f"{owner}.{self.setting} = {self.shown}"
 
@@ -48,7 +48,7 @@ class Choice:
     changes: Mapping[str, Change] = dataclasses.field(default_factory=dict)
 
     def with_change(self, change: Change) -> "Choice":
-        """Returns the choice with one more change, which replaces one of the same setting."""
+        """Returns a copy with `change`, in place of an earlier change of the same setting."""
         return Choice({**self.changes, change.setting: change})
 
     @property
@@ -172,13 +172,13 @@ def calls(case: Case) -> Proposals:
 
 
 def calls_first(case: Case) -> Proposals:
-    """Proposes the same before other settings if waiting dominates the step."""
+    """Proposes the values of `calls` before other settings, if waiting for data takes much of a step."""
     if case.waits >= HIDES:
         yield from calls(case)
 
 
 def _as_it_is(placement: Placement, global_batch_size: int) -> Placement:
-    """Returns where a batch of this size runs."""
+    """Returns the placement of a batch of this size: on every replica, or on one device."""
     return EVERY_REPLICA if placement.on_every_replica(global_batch_size) else ONE_DEVICE
 
 

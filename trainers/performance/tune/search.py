@@ -18,7 +18,7 @@ CHOSEN, SLOWER, VOID, FAILED, NOT_TRIED = "faster", "no faster", "void", "failed
 
 
 class Tried(Protocol):
-    """The search's view of a trial."""
+    """The part of a `Trial` that the search uses."""
 
     seconds_a_step: float
     traced: float
@@ -62,7 +62,7 @@ class Search:
         look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Begins with the trial of the `configured` settings; `look` is called often, and may raise."""
+        """`configured` is the trial of the configured settings; `look` is called often, and may raise an error."""
         self.configured = self.best = configured
         self.choice, self.rows = Choice(), list[Row]()
         self.total: Outcome | None = None

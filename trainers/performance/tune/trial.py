@@ -14,12 +14,12 @@ SAME, NOTHING = 1e-4, 1e-6  # relative and absolute tolerance for equal metrics
 
 
 class Trial(Rehearsal):
-    """A training that is compared with another."""
+    """A rehearsal of training with some settings, to be compared with another trial."""
 
     waits = 0.0  # share of its last section spent waiting for data
 
     def compared_steps(self) -> int:
-        """Returns how many steps can be compared within seconds, in whole rounds of local steps."""
+        """Returns the number of steps whose metrics are compared, in whole rounds of local steps."""
         unit = self.trainer.settings.round_steps
         count = min(MOST_STEPS, self.trainer.steps, max(2, int(COMPARED_SECONDS / self.seconds_a_step)))
         return max(1, count // unit) * unit
@@ -40,13 +40,13 @@ class Trial(Rehearsal):
         return seconds
 
     def cut_to(self, seconds: float) -> int:
-        """Returns how many steps of a chunk take at most `seconds`."""
+        """Returns the chunk length in steps that takes at most `seconds` and divides the present chunk length."""
         unit = self.trainer.settings.round_steps
         (step,) = agreed([self.step()], self.trainer.agreement)
         return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * step)))
 
     def case(self, *, seconds: float, waits: float, cut: bool) -> Case:
-        """Returns the basis of proposals for a step of `seconds`, with a share `waits` spent waiting for data."""
+        """Returns the `Case` for proposals: a step takes `seconds`, a share `waits` of them waiting for data."""
         trainer, spec = self.trainer, self.trainer.input.source.spec
         phases = trainer.experiment.assembly.phases
         return Case(
@@ -73,7 +73,7 @@ class Trial(Rehearsal):
 
 
 def unlike(before: Mapping[str, float], after: Mapping[str, float], steps: int) -> str | None:
-    """Returns a text on the first metric that differs, or None.
+    """Returns text on the first metric that differs between two runs of `steps` steps, or None.
 
     >>> unlike({"loss": 2.0}, {"loss": 2.1}, 20)
     '`loss` is 2.1 after 20 steps, and was 2'
