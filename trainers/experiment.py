@@ -91,7 +91,7 @@ class Experiment:
         return self._placements
 
     def make_task(self) -> Task:
-        """Makes another task, in the state before the first step."""
+        """Makes a new task, with newly initialised variables."""
         return assemble_task(self._make, self.strategy, one_device=self._one_device)
 
     def make_host_task(self) -> Task:

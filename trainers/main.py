@@ -176,7 +176,7 @@ def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
 
 @contextlib.contextmanager
 def saying_goodbye() -> Iterator[None]:
-    """Tells other workers how this one ended, so that they needn't wait for it."""
+    """At the end of the block, tells other workers how this worker ended, so that they don't wait for it."""
     from core.cluster import joined, naming_lost_peers
 
     reason: str | None = "it was stopped by a signal"

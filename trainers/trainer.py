@@ -155,7 +155,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def section(self, name: str, what: str) -> Iterator[None]:
-        """Tells the watchdog and the meter what the run is doing: `name` is a section, as "save", `what` a text."""
+        """Tells the watchdog and the meter what the run is doing: the section `name`, as "save", and `what`."""
         with self.watchdog.section(name, what), self.meter.section(name):
             yield
 
@@ -174,7 +174,7 @@ class Trainer:
         return self.input.chunk_steps - self.step % self.input.chunk_steps
 
     def _leave_untrained(self) -> None:
-        """Raises a `PreemptedError` before the first step if a signal came, as measuring trains nothing."""
+        """Raises a `PreemptedError` if a signal came before the first step."""
         if self.agreement.any_worker(self._preemption.signal is not None):
             raise PreemptedError(self._preemption.before_first_step)
 
@@ -226,7 +226,7 @@ class Trainer:
         return self.evaluation
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:
-        """Writes metrics of the task's quality; the last ones become part of the run's result."""
+        """Writes metrics of the task's quality; the last metrics become part of the run's `result.json`."""
         self.telemetry.write(self.step, split, figures)
         self.state.ending.report(self.step, {short_name(split, name): float(x) for name, x in figures.items()})
 

@@ -36,8 +36,8 @@ def refused_by_xla(error: BaseException) -> str | None:
 def _maker(text: str) -> str:
     """Returns ", which FILE:LINE (`function`) makes", with the user's line that made the operation, if known.
 
-    Only lines below the engine's count, and the innermost is returned. TensorFlow records no line for gradients through
-    loops: a line above the engine would mislead.
+    Only lines that the engine calls count; of these, the innermost is named. TensorFlow records no line for gradients
+    through loops, and the line of the engine's caller would mislead.
     """
     lines = _LINE.findall(text.split("tf2xla conversion failed")[0])
     called = itertools.dropwhile(lambda line: not _is_ours(line[0], "engine"), lines)

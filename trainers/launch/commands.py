@@ -15,12 +15,12 @@ from trainers.launch.processes import Command
 
 
 def worker_commands(workers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
-    """Returns a command for each worker of a new cluster on 127.0.0.1, with a new token."""
+    """Returns a command for each worker of a new cluster on 127.0.0.1, with a new secret token."""
     return list(_commands({"worker": workers}, main_flags, network).values())
 
 
 def served_commands(workers: int, servers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
-    """Returns commands for a chief and for its parameter servers and workers; the workers are expendable."""
+    """Returns commands for a chief and its parameter servers and workers; the others continue if a worker fails."""
     commands = _commands({"chief": 1, "ps": servers, "worker": workers}, main_flags, network)
     chief, *others = commands.items()
     return [

@@ -1,8 +1,8 @@
 """Elastic workers: which workers remain after failures, and how many of them restart.
 
-The gin files, without TensorFlow, determine how many workers can share a step's examples. A worker that was killed or
-hung isn't restarted: on one machine the cause, such as lack of memory, would recur. The other workers divide its
-examples among themselves.
+The number of workers that can share a step's examples is read from gin files, without TensorFlow. A worker that was
+killed or hung isn't restarted: on one machine the cause, such as lack of memory, would recur. The other workers divide
+that worker's examples among themselves.
 
 >>> roster = Roster(4, fewest=2, sharing=Sharing(global_batch_size=64))
 >>> roster.lose([Ending(3, -9), Ending(0, 6), Ending(1, 6), Ending(2, 6)])
@@ -92,7 +92,7 @@ class Roster:
         return self.count >= self.fewest
 
     def lose(self, failures: Sequence[Ending]) -> None:
-        """Removes the workers that were killed, or else that hung; workers that only lost their peer remain."""
+        """Removes workers that were killed, or else that hung; keeps workers that ended because they lost a peer."""
         killed = [ending for ending in failures if ending.code < 0 and not ending.overdue]
         self.left -= len(killed or [ending for ending in failures if ending.overdue])
 

@@ -25,7 +25,7 @@ class Ending:
 
 
 def find_cause(failures: Sequence[Ending]) -> Ending:
-    """Returns the failure that caused the others."""
+    """Returns the failure that caused the other failures."""
     for not_yet in ((LOST, STOPPED), (LOST,)):  # a stop is no failure, and all processes do it
         for ending in failures:
             if ending.code not in not_yet and not ending.overdue:

@@ -1,7 +1,7 @@
 """Protects the workers' ports: a private network namespace, or else guards against other machines.
 
 TensorFlow's server doesn't authenticate, so anyone who reaches its port controls the worker. On Linux a process can run
-in a network namespace with only loopback, which no packet enters or leaves. If the kernel refuses that, as in
+in a network namespace with only loopback, which no packet enters or leaves. If the kernel refuses this namespace, as in
 unprivileged containers, each worker uses the guards of `core.cluster.port_guard`.
 """
 
@@ -152,7 +152,7 @@ def _errno_of(call: Callable[[], None]) -> int:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Calls the function `name` of the C library; raises `OSError` if it fails. Python has these only from 3.12 on."""
+    """Calls the C library's `name` (`setns`, `unshare`), which Python lacks before 3.12; may raise `OSError`."""
     if LIBC is None:
         raise OSError(38, "not on Linux")
     if getattr(LIBC, name)(*arguments) != 0:

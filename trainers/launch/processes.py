@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command to start; its name prefixes each of its output lines."""
+    """A command to start; `name` prefixes each line of the command's output."""
 
     name: str
     arguments: Sequence[str]  # including the program

@@ -10,7 +10,7 @@ from trainers.trainer import Trainer
 
 
 class Beginning(NamedTuple):
-    """`lines` to print about how training begins, and `to_save`, whether to save before the first step.
+    """`lines` to print about how training begins; `to_save`, whether to save a checkpoint before the first step.
 
     This checkpoint makes the start final: the run no longer needs another run's weights, and a repeated command doesn't
     restart the optimizer twice.
@@ -64,7 +64,7 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
 
 
 def warm_start(trainer: Trainer) -> str | None:
-    """Initialises a new run with the weights of `Experiment.start_from`; returns a line to print, or None without it.
+    """Initialises a new run with the weights of `Experiment.start_from`; returns a line to print, or None if unset.
 
     Optimizer state is new: averaged weights, and the weights at the start of a round of local steps, are set to the
     loaded weights.

@@ -91,13 +91,13 @@ class Ending:
         os._exit(error.exit_code)
 
     def others(self) -> dict[str, str]:
-        """Returns {worker: activity} of workers whose activity differs from this worker's, which may wait for them."""
+        """Returns {worker: activity} of workers with another activity than this one; this worker may wait for them."""
         membership = joined()
         return membership.elsewhere(self.watchdog.doing) if membership else {}
 
 
 def signs_of_writer(saves: Saves) -> Callable[[], Life | None]:
-    """Returns a function that returns a new `Life` for each checkpoint being written, or None between them."""
+    """Returns a function that returns a new `Life` for each checkpoint being written, or None if none is."""
     what = "writing a checkpoint"
     seen: object = None
     sign: Life = ("save", what)

@@ -156,7 +156,7 @@ def record_start(workdir: Workdir, *, step: int, given: str | None, operative: s
 
 
 def _add_to_history(history: Path, step: int, configuration: Mapping[str, str]) -> None:
-    """Adds a folder with these texts to `history`, unless `operative.gin` equals that of the newest folder."""
+    """Adds a folder with the texts in `configuration` to `history`, if `operative.gin` differs from the newest."""
     history.mkdir(parents=True, exist_ok=True)
     entries = sorted((int(found[1]), path) for path in history.iterdir() if (found := _ENTRY.fullmatch(path.name)))
     number, last = entries[-1] if entries else (0, history)

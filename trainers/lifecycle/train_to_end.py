@@ -72,7 +72,7 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
 
 
 def _telemetry(trainer: Trainer, *, quiet: bool) -> Telemetry:
-    """Returns the destination of metrics; with several workers only the chief has one."""
+    """Returns the writers of metrics; a worker other than the chief has none."""
     if not is_chief():
         return Telemetry([])
     workdir = trainer.workdir
@@ -95,7 +95,7 @@ def _write_success(trainer: Trainer) -> None:
 
 
 def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: str) -> None:
-    """Records why a run, or its start before the first chunk, failed."""
+    """Records the reason why a run failed, or why the run's start failed before the first chunk."""
     if not start.began:
         record_failed_start(trainer.workdir, exit_code=exit_code, reason=reason)
     elif is_chief():
@@ -104,7 +104,7 @@ def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: st
 
 
 def _end_again(trainer: Trainer, *, quiet: bool) -> None:
-    """Reports a finished run; writes its `result.json` if a kill prevented that."""
+    """Reports that the run has finished before; writes `result.json` if a kill prevented this."""
     trainer.state.tidy()
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):

@@ -1,6 +1,6 @@
 """`Trainer.compile = "auto"`: chooses what XLA compiles, by measuring in the first seconds of a run.
 
-The programs take turns on steps of the first chunk. Then all variables get their old values back, so that measuring
+The programs to compare take turns on steps of the first chunk. Then all variables get their old values back: measuring
 trains nothing. The choice is saved in the workdir before the first step, and a resumed run uses the same program.
 """
 
@@ -185,7 +185,7 @@ def _said(words: Compile) -> str:
 
 
 class KeptChoice:
-    """Writes and reads a choice, with the machine and the step that it was measured for."""
+    """Writes and reads `compile.json`: a choice, and the machine and step that the choice was measured for."""
 
     def __init__(self, train_step: TrainStep, state: RunState, *, note: Callable[[str], object]):
         self._train_step, self._note = train_step, note
@@ -209,7 +209,7 @@ class KeptChoice:
         return found[0] if found else None
 
     def here(self) -> Compile | None:
-        """Returns the recorded choice if it was measured on a machine and for a step like these, else None."""
+        """Returns the recorded choice if its machine and step match the current ones, else None."""
         if (found := self._read()) is None:
             return None
         words, where = found
@@ -220,7 +220,7 @@ class KeptChoice:
         return None if differs else words
 
     def write(self, words: Compile, seconds: Mapping[str, float], refused: Mapping[str, str]) -> None:
-        """Writes a choice, with the seconds of a step with each program, and why others failed."""
+        """Writes a choice, with the seconds of a step with each program, and why other programs failed."""
         kept = {
             "compile": words,
             "seconds_a_step": dict(seconds),

@@ -185,7 +185,7 @@ def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainSte
 
 
 def reader_of(source: Source | Stream, settings: Settings, *, seed: int, as_kept: bool = False) -> Reader:
-    """Makes the reader of a run's examples; `as_kept` leaves them in the storage format, for steps that decode."""
+    """Makes the reader of a run's examples; `as_kept` leaves examples in the storage format, for steps that decode."""
     layout = {
         "global_batch_size": settings.global_batch_size,
         "microbatches": settings.microbatches,

@@ -39,7 +39,7 @@ class Programs:
 
     @functools.cached_property
     def again(self) -> Program:
-        """The program of the run's past steps: "auto" is compiled as recorded in the workdir, by any machine."""
+        """The program that the run has used; for "auto", compiled as the workdir records, even from another machine."""
         with self.explained():
             choosing = self._choosing(lambda text: None)
             return choosing.again() if choosing else self._traced()

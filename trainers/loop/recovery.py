@@ -85,7 +85,7 @@ class Recovery:
             return step, NOT_FINITE, self.leave_capsule(error, step, telemetry)
 
     def _unfit(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
-        """Returns (step, kind, error) of the last step if its weights are non-finite and rollbacks are allowed."""
+        """Returns (step, kind, error) if the last step left non-finite weights and rollbacks are allowed; else None."""
         if self.policies.on_nonfinite != ROLLBACK:
             return None  # saving raises it
         unfit, step = self.agreement.first_text(self.state.unfit()), self.state.step - 1

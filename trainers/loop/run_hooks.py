@@ -206,7 +206,7 @@ class Unmoved(ChunkHook):
 
 
 class HookCalls:
-    """Calls the hooks of a run in order, and ends the run if one of them asks for it."""
+    """Calls the hooks of a run in order, and ends the run if a hook asks for this."""
 
     def __init__(self, context: RunContext, hooks: Sequence[Hook], followers: Sequence[ChunkHook]):
         """`followers` are called after each chunk, before `hooks`."""

@@ -39,7 +39,7 @@ class Part:
 
 
 class Origin(Part):
-    """A checkpoint's origin: configuration, source, tokenizer, replicas of local steps, names of averages."""
+    """A checkpoint's origin: configuration, source, tokenizer, number of replicas (local steps), names of averages."""
 
     def __init__(self, experiment: Experiment, workdir: Workdir, settings: Settings, backend: Backend, input: Input):
         self._workdir, self._settings, self._backend, self._input = workdir, settings, backend, input
@@ -73,7 +73,7 @@ class Origin(Part):
 
 
 class Beginnings(Part):
-    """The run's initial weights and restarts of optimizers, recorded in each of its checkpoints."""
+    """The run's initial weights and restarts of optimizers, recorded in each checkpoint."""
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}

@@ -22,14 +22,14 @@ PRODUCTS = 4  # in sequence per call, to amortise the call
 
 
 class Meter:
-    """Times training between metric lines, without its pauses."""
+    """Times training between metric lines; pauses, as for an evaluation, don't count."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock = clock
         self.restart()
 
     def restart(self) -> None:
-        """Starts counting from here."""
+        """Starts all counts anew, from the current time."""
         self.steps, self._began, self._waited, self._paused = 0, self.clock(), 0.0, 0.0
         self._pause_began: float | None = None
 
@@ -120,7 +120,7 @@ class Gauges(ChunkHook):
         self._gauges: Mapping[str, Gauge] | None = None
 
     def begin(self, run: Run) -> None:
-        """Measures the devices' peak speed, except on a chief of parameter servers, which takes no steps."""
+        """At a terminal, measures the devices' peak speed, except in a chief of servers, which takes no steps."""
         run.telemetry.progress(run.step)
         if not run.telemetry.live:
             return

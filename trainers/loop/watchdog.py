@@ -59,7 +59,7 @@ class Watchdog:
         self._life = (outer[0], outer[1])  # a new progress report
 
     def alive(self) -> None:
-        """Records progress of the section."""
+        """Records progress of the current section."""
         section, what = self._life
         self._life = (section, what)
 

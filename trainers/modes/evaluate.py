@@ -12,7 +12,7 @@ ROUNDING = 1e-4  # tolerance for metrics of the same weights on different machin
 
 
 def _compared(split: str, own: Mapping[str, float], found: Mapping[str, float]) -> Iterator[str]:
-    """Yields a warning for each metric of `found` that differs from the run's own by more than rounding."""
+    """Yields a warning for each metric of `found` that differs from the run's metric in `own` by more than rounding."""
     for name, apart in differences(own, found).items():
         if apart > ROUNDING:
             yield (

@@ -78,7 +78,7 @@ class BesideARun:
                 waited += LOOK_SECONDS
 
     def evaluate(self, manifest: Manifest) -> None:
-        """Evaluates one checkpoint, and records its metrics at once; skips one that is deleted meanwhile."""
+        """Evaluates one checkpoint, and records its metrics at once; skips a checkpoint that is deleted meanwhile."""
         if changes := self.session.changes(manifest, self.trainer):
             raise ConfigurationError(
                 f"`{manifest.path}` is of a run of another configuration:\n{changes}\nGive the same `--gin_file` and "

@@ -52,7 +52,7 @@ def _where(row: Standing, assembly: Assembly) -> str:
 
 
 def _standing(row: Standing) -> str:
-    """Names the phases that train the variable, or says why none does."""
+    """Names the phases that train the variable, or says why no phase trains it."""
     if not row.trainable:
         return UNTRAINED
     return FROZEN if row.frozen else ", ".join(row.phases)

@@ -24,7 +24,7 @@ class Policies:
     spike_factor: float | None
 
     def check(self) -> None:
-        """Raises an error for an unknown policy, or a setting without effect."""
+        """Raises a `ConfigurationError` for an unknown policy, or a setting without effect."""
         _check_choice("on_nonfinite", self.on_nonfinite, [RAISE, SKIP, ROLLBACK])
         if self.on_spike is not None:
             _check_choice("on_spike", self.on_spike, [SKIP, ROLLBACK])

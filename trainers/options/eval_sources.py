@@ -62,7 +62,7 @@ def check_held_out(task: Task, trained: Examples, held_out: Mapping[str, Source]
 
 @contextlib.contextmanager
 def refused_by_its_shape(task: Task, trained: Examples, split: str, source: Source) -> Iterator[None]:
-    """Raises a `DataError` for a task's error on features with other shapes than in training.
+    """Turns a task's `ValueError` on features with other shapes than in training into a `DataError`.
 
     Other shapes are fine if the task can use them: a convolutional network takes images of any size.
     """

@@ -103,7 +103,7 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
 def command_of(
     parse: Callable[[Sequence[str]], Parsed], run: Callable[[Parsed], int]
 ) -> Callable[[Sequence[str]], int]:
-    """Returns the command as a function of command-line words that returns the exit code."""
+    """Returns a function that runs the command with given command-line words, and returns the exit code."""
 
     def main(words: Sequence[str]) -> int:
         try:

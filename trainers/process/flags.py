@@ -46,9 +46,9 @@ def parse_flags(
 ) -> FlagValues:
     """Parses a command line to flags; raises a `ConfigurationError` for a mistake.
 
-    `usage` heads the help, and `hint` is appended to the error for an unknown flag. `bare` is the flag that a word
-    without `--` is a value of. `define_more` defines flags that are seldom needed: it is called for the help, and for a
-    name that isn't defined yet.
+    `usage` heads the help, and `hint` is appended to the error for an unknown flag. A word without `--` is a value of
+    the flag `bare`. `define_more` defines flags that are seldom needed: it is called for the help, and for a name that
+    isn't defined yet.
     """
     flag_values = FlagValues()
     define(flag_values)

@@ -38,7 +38,7 @@ class InterruptedBySignal(KeyboardInterrupt):  # no `Exception`, so that `except
 
 
 class Preemption:
-    """Records signals to this process. Without `ends_process`, as in a notebook, signals interrupt but never exit."""
+    """Records this process's signals. Without `ends_process`, as in a notebook, a signal never ends the process."""
 
     def __init__(self, *, ends_process: bool = True) -> None:
         self._ends_process = ends_process

@@ -10,7 +10,7 @@ from trainers.runs.spread import Spread, is_seed
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Compares the finished runs by the most common metric; runs that differ in their seed alone form one group."""
+    """Returns a sentence on the best finished run by the most common metric; groups runs that differ only in seed."""
     finished = [(i, run) for i, run in enumerate(runs, 1) if run.state == FINISHED]
     if not finished:
         return "No run has finished, so there is nothing to compare."
@@ -49,7 +49,7 @@ def _but_its_seed(run: Run) -> object:
 
 
 def _told(group: Sequence[tuple[int, Run]], name: str) -> tuple[str, Spread, str]:
-    """Returns a group's name, its spread, and that spread as text."""
+    """Returns a group's name, its spread, and the spread as text."""
     numbers = [str(i) for i, _ in group]
     who = f"runs {', '.join(numbers[:-1])} and {numbers[-1]}" if len(group) > 1 else f"run {numbers[0]}"
     spread = Spread.of([*{_seed(run): run.figures[name].last[1] for _, run in group}.values()])

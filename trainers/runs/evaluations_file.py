@@ -61,7 +61,7 @@ def is_kept(path: Path, of: Manifest, splits: set[str]) -> bool:
 
 
 def fingerprint(of: Manifest) -> str:
-    """Returns a hash of a checkpoint's contents, to tell it from another one at the same step."""
+    """Returns a hash of a checkpoint's contents, which tells it from another checkpoint at the same step."""
     variables = "".join(f"{path} {v.sha256}\n" for path, v in sorted(of.variables.items()))
     return hashlib.sha256(variables.encode()).hexdigest()[:16]
 

@@ -53,7 +53,7 @@ class Curve:
 
 
 def sign(name: str) -> int:
-    """Returns 1 if larger is better, -1 if smaller is better, 0 if the name doesn't say."""
+    """Returns 1 if larger values of the metric are better, -1 if smaller ones are, 0 if its name doesn't say."""
     split, *phase, _ = name.split("/")
     words = _words(name)
     if phase and split != "eval" and "loss" in words:  # what follows `eval/` is a source
@@ -81,7 +81,7 @@ def best(name: str, curve: Curve) -> Point | None:
 
 
 def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
-    """Returns the last value as displayed and, if it looks different, the best one with its step.
+    """Returns the last value as text, and the best value with its step as text, empty if both values look alike.
 
     >>> last_and_best("eval/loss", Curve((100, 200, 300), (0.5, 0.2, 0.3)))
     ('0.3000', 'best 0.2000 at 200')
@@ -93,7 +93,7 @@ def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
 
 
 def main_figures(runs: Iterable[Mapping[str, Curve]]) -> list[str]:
-    """Returns the metrics that most of these runs have, most common first: held out, with a known direction."""
+    """Returns the metrics that most runs have, most common first; prefers held-out ones, with a known direction."""
     counts: Counter[str] = Counter()
     for figures in runs:
         good = [name for name in figures if sign(name)]

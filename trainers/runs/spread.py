@@ -18,7 +18,7 @@ SEED = "Experiment.seed"
 
 
 def is_seed(name: str) -> bool:
-    """Returns whether this parameter is a seed: runs that differ in it alone are repetitions."""
+    """Returns whether this parameter is a seed: runs that differ only in the seed are repetitions."""
     return name.rpartition("/")[2].split(".")[-2:] == SEED.split(".")
 
 

@@ -166,7 +166,7 @@ def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
 
 
 def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, flags: FlagValues) -> dict[str, int]:
-    """Runs the points and prints a line as each ends; returns their exit codes by name."""
+    """Runs the points, and prints a line as each run ends; returns {name of a point: exit code}."""
     codes: dict[str, int] = {}
     mistakes: list[ConfigurationError] = []
 

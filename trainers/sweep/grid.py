@@ -32,7 +32,7 @@ class Over:
 
     @property
     def is_seed(self) -> bool:
-        """Returns whether this is a seed: points that differ in it alone are repetitions."""
+        """Returns whether this is a seed: points that differ only in the seed are repetitions."""
         return is_seed(self.name)
 
     @property

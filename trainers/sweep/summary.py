@@ -16,7 +16,7 @@ Values = tuple[str, ...]  # all values but the seed
 
 
 def groups_of(points: Sequence[Point], overs: Sequence[Over]) -> dict[Values, list[Point]]:
-    """Returns {values without the seed: points}."""
+    """Returns {a point's values without the seed: the points that share these values}."""
     groups: dict[Values, list[Point]] = {}
     for point in points:
         key = tuple(value for over, value in zip(overs, point.values, strict=True) if not over.is_seed)

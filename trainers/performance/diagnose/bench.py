@@ -40,7 +40,7 @@ class Bench(Rehearsal):
         self.timed_steps = max(1, min(self.chunk_steps, int(TIMED_SECONDS / self.seconds_a_step)))
 
     def times(self, hooks: Mapping[str, float] = {}) -> Times:
-        """Measures a step and its parts; `hooks` are the seconds a step of each hook, by its interval's name."""
+        """Measures a step and its parts; `hooks` is {name of a hook's interval: seconds per step}."""
         pieces, bytes_of = self._pieces, dict[str, int]()
         for entry in pieces.step.exchange.ledger.collectives:
             bytes_of[entry.phase] = bytes_of.get(entry.phase, 0) + entry.bytes

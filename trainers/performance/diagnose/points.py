@@ -35,7 +35,7 @@ class Point:
 
 
 class Efficiency(NamedTuple):
-    """The throughput of replicas, as a fraction of the ideal."""
+    """The throughput of replicas as a fraction of the ideal: with `real` input, and on one `synthetic` batch."""
 
     real: float
     synthetic: float

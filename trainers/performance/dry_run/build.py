@@ -57,7 +57,7 @@ class AsTheTaskReads(Source):
 
 
 class DryBuild:
-    """An experiment built from shapes."""
+    """An experiment whose task is built from shapes alone."""
 
     def __init__(self) -> None:
         """Reads the arguments of `Experiment` and `Trainer` from gin."""

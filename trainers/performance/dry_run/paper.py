@@ -46,7 +46,7 @@ class Paper:
         backend_of(self.strategy).check_rows(rows, microbatches, what=what)
 
     def lay_out(self, task: Task) -> Task:
-        """Returns the task with modules that return tensors in the strategy's layouts."""
+        """Returns the task, with modules whose outputs have the strategy's layouts."""
         return task
 
     def lay_out_variables(self, assembly: Assembly) -> None:
@@ -97,7 +97,7 @@ class MeshPaper(Paper):
         self.plan.check_rows(rows, microbatches, what=what)
 
     def lay_out(self, task: Task) -> Task:
-        """Returns the task with modules that return tensors in the plan's layouts."""
+        """Returns the task, with modules whose outputs have the plan's layouts."""
         lay_out_outputs(task, self.plan.output_layouts, laid_out)
         return task
 

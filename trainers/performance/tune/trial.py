@@ -40,7 +40,7 @@ class Trial(Rehearsal):
         return seconds
 
     def cut_to(self, seconds: float) -> int:
-        """Returns the chunk length in steps that takes at most `seconds` and divides the present chunk length."""
+        """Returns the largest chunk length that takes at most `seconds` and divides the present length, in steps."""
         unit = self.trainer.settings.round_steps
         (step,) = agreed([self.step()], self.trainer.agreement)
         return unit * divisor(self.chunk_steps // unit, most=int(seconds / (unit * step)))
