@@ -1,6 +1,6 @@
-"""Argument checks at construction, so that a mistake is found before the first step.
+"""Checks of arguments when an object is made, so that a mistake is found before the first step.
 
-Numbers are checked by name, `check_positive(epsilon=epsilon)`; tensors while tracing, from static shapes.
+A keyword names a number in the error: `check_positive(epsilon=epsilon)`. Tensors are checked by static shapes.
 """
 
 import math
@@ -14,7 +14,7 @@ from core.errors import shown
 
 
 def check_size(**sizes: int) -> None:
-    """Raises unless sizes and counts are integers of at least one."""
+    """Raises a `ValueError` unless each of `sizes` is an integer of at least 1."""
     for name, size in sizes.items():
         if not is_size(size):
             raise ValueError(f"`{name}` is {shown(size)}; give a whole number of at least 1.")
@@ -31,20 +31,20 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def check_count(**counts: int) -> None:
-    """Raises unless counts are integers of at least zero."""
+    """Raises a `ValueError` unless each of `counts` is an integer of at least 0."""
     for name, count in counts.items():
         if not is_count(count):
             raise ValueError(f"`{name}` is {shown(count)}; give a whole number of at least 0.")
 
 
 def check_finite(**values: float) -> None:
-    """Raises for values that are infinite or not a number."""
+    """Raises a `ValueError` if one of `values` is infinite, NaN or no number."""
     for name, value in values.items():
         _check_number(name, value)
 
 
 def check_positive(**values: float) -> None:
-    """Raises unless values are above zero and finite."""
+    """Raises a `ValueError` unless each of `values` is finite and above 0."""
     for name, value in values.items():
         _check_number(name, value)
         if not value > 0:
@@ -52,7 +52,7 @@ def check_positive(**values: float) -> None:
 
 
 def check_not_negative(**values: float) -> None:
-    """Raises unless values are at least zero and finite."""
+    """Raises a `ValueError` unless each of `values` is finite and at least 0."""
     for name, value in values.items():
         _check_number(name, value)
         if not value >= 0:
@@ -60,14 +60,14 @@ def check_not_negative(**values: float) -> None:
 
 
 def check_fraction(**values: float) -> None:
-    """Raises unless values are in [0, 1), as a dropout rate, label smoothing or the decay of an average is."""
+    """Raises a `ValueError` unless each of `values` is in [0, 1), such as a dropout rate."""
     for name, value in values.items():
         if not is_number(value) or not 0.0 <= value < 1.0:
             raise ValueError(f"`{name}` is {shown(value)}; give a fraction in [0, 1), such as 0.1.")
 
 
 def check_rate(**values: Any) -> None:
-    """Raises unless a learning rate or decay is a schedule or a number of at least zero."""
+    """Raises a `ValueError` unless each of `values` is a schedule, or a finite number of at least 0."""
     for name, value in values.items():
         if isinstance(value, tf.Variable):
             raise ValueError(f"`{name}` is a variable; give a schedule that reads it: `{name}=lambda step: variable`.")
@@ -95,25 +95,25 @@ def _is_finite(value: Any) -> bool:
 
 
 def is_number(value: object, kind: type = Real) -> bool:
-    """Says whether `value` is a number: an integer may stand for a float, a bool may not."""
+    """Says whether `value` is a number of this `kind`: an integer may stand for a float, but a bool may not."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
-    """Raises unless `value` is one of `choices`."""
+    """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` is {shown(value)}; give one of {', '.join(map(shown, choices))}.")
 
 
 def check_groups(name: str, groups: int, **channels: int) -> None:
-    """Raises unless `groups` divides the channels."""
+    """Raises a `ValueError` unless `groups` divides each of the numbers of `channels`."""
     for what, count in channels.items():
         if count % groups:
             raise ValueError(f"`{name}` is {groups}, which doesn't divide `{what}={count}`; give a divisor.")
 
 
 def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Tensor:
-    """Returns `value` as float32, or float64 if it is float64: half precision ends where a loss begins."""
+    """Converts `value` to float32, or leaves it float64; raises a `ValueError` if it isn't of floats."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_floating:
         raise ValueError(f"`{name}` is {value.dtype.name}; give floats: `tf.cast({name}, tf.float32)`.")
@@ -123,12 +123,12 @@ def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Te
 
 
 def targets_like(name: str, value: Any, like_name: str, like: tf.Tensor) -> tf.Tensor:
-    """Returns `value`, numbers of any type, in the dtype of `like`, after checking its shape."""
+    """Converts `value` to the dtype of `like`; raises a `ValueError` if their shapes differ."""
     return shaped_like(name, tf.cast(tf.convert_to_tensor(value), like.dtype), like_name, like)
 
 
 def class_indices(name: str, value: Any, logits_name: str, logits: tf.Tensor) -> tf.Tensor:
-    """Returns `value` as int32 or int64 class indices, one for each row of `logits` [..., classes]."""
+    """Returns class indices (int32 or int64) with the shape of `logits` [..., classes] without its last axis."""
     value = integers(name, value)
     if None not in (value.shape.rank, logits.shape.rank) and value.shape.rank == logits.shape.rank:
         raise ValueError(
@@ -139,7 +139,7 @@ def class_indices(name: str, value: Any, logits_name: str, logits: tf.Tensor) ->
 
 
 def integers(name: str, value: Any) -> tf.Tensor:
-    """Returns `value` as int32 or int64."""
+    """Converts `value` to int32 or int64; raises a `ValueError` if it isn't of integers."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_integer:
         raise ValueError(f"`{name}` is {value.dtype.name}; give integers: `tf.cast({name}, tf.int32)`.")
@@ -149,7 +149,7 @@ def integers(name: str, value: Any) -> tf.Tensor:
 def shaped_like(
     name: str, value: tf.Tensor, like_name: str, like: tf.Tensor, *, leading: int | None = None
 ) -> tf.Tensor:
-    """Returns `value`, after checking its shape against `like` or its `leading` axes; broadcasting would be wrong."""
+    """Returns `value`; raises an error if its shape isn't `like.shape[:leading]`, so that it isn't broadcast."""
     expected = like.shape[:leading]
     if not value.shape.is_compatible_with(expected):
         raise ValueError(
@@ -163,7 +163,7 @@ def shaped_like(
 
 
 def listed(names: Iterable[str], *, most: int | None = None, quote: str = "`") -> str:
-    """Returns names for an error's sentence: the first `most` of them, each in backticks, and the number of others.
+    """Joins names for an error's sentence: the first `most` in backticks, then the number of the remaining names.
 
     >>> listed(["w", "b", "scale"], most=2)
     '`w`, `b` and 1 more'

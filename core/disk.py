@@ -1,6 +1,6 @@
-"""Atomic file writes, on a disk that may be full, in a process that may be killed.
+"""Writes files atomically, even if the disk is full or the process is killed.
 
-An `OSError` of a write names no file; `space_for` names the file for which the disk has no room.
+Python's `OSError` doesn't name the file that could not be written; `space_for` names it.
 
 >>> import pathlib
 >>> with space_for("/dev/full"):  # doctest: +ELLIPSIS
@@ -35,9 +35,9 @@ GOES_ON = "the same command then resumes from the last checkpoint"
 
 @contextlib.contextmanager
 def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[None]:
-    """Raises a `NoRoomError` that names `path` if it can't be written because a disk is full.
+    """Turns a full disk's `OSError` inside its context into a `NoRoomError` that names `path`.
 
-    `then` says what happens once there is room.
+    `then` ends the error's text: it says what happens once there is room.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[
 
 
 def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, then: str = GOES_ON) -> NoRoomError | None:
-    """Returns the error to raise if `error` is due to a full disk, a quota or a limit; else `None`."""
+    """Returns a `NoRoomError` if a full disk, a quota or a size limit caused `error`; else `None`."""
     remedy = _REMEDIES.get(error.errno or 0)
     if remedy is None:
         return None
@@ -59,7 +59,7 @@ def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, the
 
 
 def append_whole(stream: FileIO, content: bytes) -> None:
-    """Appends `content` to an unbuffered file; if the disk is too full for all of it, the file stays unchanged."""
+    """Appends all of `content` to an unbuffered file; if the disk is full, undoes that and raises the error."""
     length, rest = stream.seek(0, os.SEEK_END), memoryview(content)
     try:
         while rest:  # a nearly full disk may accept only a part
@@ -71,17 +71,17 @@ def append_whole(stream: FileIO, content: bytes) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """Returns the name under which this process writes `path` before it is complete."""
+    """Returns the temporary path under which this process writes the file `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def unfinished_folder(parent: Path, pid: int | None = None) -> Path:
-    """Returns the name under which a process, by default this one, fills a future folder in `parent`."""
+    """Returns the temporary path of a folder in `parent` that the process `pid` (default: this one) is filling."""
     return parent / f".{pid or os.getpid()}.tmp"
 
 
 def write_whole(contents: Mapping[Path, bytes], *, then: str = GOES_ON) -> None:
-    """Writes files atomically, and moves none into place before all are written."""
+    """Writes files under temporary names, and renames them to their paths once all are written."""
     try:
         for path, content in contents.items():
             with space_for(path, then=then), unfinished(path).open("wb") as stream:
@@ -99,7 +99,7 @@ def write_whole(contents: Mapping[Path, bytes], *, then: str = GOES_ON) -> None:
 
 
 def remove_unfinished(folders: Iterable[Path]) -> None:
-    """Removes unfinished files of ended processes in these folders; warns if that fails."""
+    """Removes temporary files that ended processes left in `folders`; prints a warning if this fails."""
     for folder in folders:
         try:
             for path in folder.iterdir() if folder.is_dir() else ():
@@ -111,9 +111,9 @@ def remove_unfinished(folders: Iterable[Path]) -> None:
 
 
 def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
-    """Removes folders that ended processes left `unfinished`: all of them, or those that were to become `name`.
+    """Removes temporary folders that ended processes left in `parent`; with `name`, only those for the folder `name`.
 
-    With a name, it touches nothing else, in a folder that others may use.
+    Use `name` in a folder that other people write to.
     """
     with contextlib.suppress(OSError):  # a later write there reports the error
         for path in parent.iterdir():
@@ -123,7 +123,7 @@ def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
 
 
 def _remove(path: Path, *, is_ours: bool) -> None:
-    """Removes a file, or a folder whose whole name shows that it is ours."""
+    """Removes a file; a folder is removed only if `is_ours`."""
     try:
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _remove(path: Path, *, is_ours: bool) -> None:
 
 
 def _is_another(pid: int) -> bool:
-    """Says whether another process with this number is alive; it may belong to another user."""
+    """Says whether a process with the number `pid`, other than this one, is alive; any user may own it."""
     if pid == os.getpid():
         return False
     try:

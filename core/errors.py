@@ -1,7 +1,7 @@
 """Errors that end a run: each carries the exit code of `python -m trainers.main`.
 
-Library code raises plain `ValueError`/`TypeError` for a caller's mistake. These classes are for errors that stop a
-whole run, so that a script or a scheduler can tell the reasons apart.
+For a caller's mistake, library code raises a plain `ValueError` or `TypeError`. The classes here end a whole run, so
+that a script or a scheduler can tell the reasons apart.
 """
 
 import difflib
@@ -13,19 +13,19 @@ _MOST_OF_A_LINE = 2000
 
 
 class TapeloopError(Exception):
-    """Ends a run with one paragraph and `exit_code`."""
+    """Ends a run with a message of one paragraph and the exit code `exit_code`."""
 
     exit_code = 1
 
 
 class ConfigurationError(TapeloopError, ValueError):
-    """The configuration is invalid: flags, gin bindings, or sizes that don't fit each other."""
+    """The configuration is invalid: a flag, a gin binding, or sizes that don't fit each other."""
 
     exit_code = 2
 
 
 class NotFiniteError(TapeloopError):
-    """A loss or gradient became infinite or not a number."""
+    """A loss or a gradient is infinite or NaN."""
 
     exit_code = 3
 
@@ -43,25 +43,25 @@ class CheckpointError(TapeloopError):
 
 
 class PeerLostError(TapeloopError):
-    """Another worker of the run never came, died or hangs, or a section of this one hangs; a restart resumes."""
+    """Another worker of the run is missing, dead or hanging, or this worker hangs; a restart resumes the run."""
 
     exit_code = 6
 
 
 class DriftError(TapeloopError):
-    """Replicas that must hold the same variables don't."""
+    """Two replicas hold different values of a variable that must be equal on all replicas."""
 
     exit_code = 7
 
 
 class NoRoomError(TapeloopError):
-    """A disk is full, or the memory of the machine or of a device."""
+    """A disk, the machine's memory or a device's memory is full."""
 
     exit_code = 8
 
 
 class PreemptedError(TapeloopError):
-    """The run was asked to stop; everything is saved, and the same command resumes it."""
+    """The run was asked to stop, and has saved its state; the same command resumes it."""
 
     exit_code = 75
 
@@ -84,13 +84,13 @@ EXIT_CODES = {
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Asks for the nearest candidate, with a leading space; empty if none is near."""
+    """Returns " Did you mean `...`?" with the candidate most similar to `name`; empty if none is similar."""
     near = difflib.get_close_matches(name[:_MOST], list(candidates), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
 def shown(value: object) -> str:
-    """Returns `repr(value)` for a message: on one line, and shortened if it is long.
+    """Returns `repr(value)` for a message, on one line and at most 200 characters long.
 
     >>> shown([0.5, "a"]), len(shown(list(range(1_000_000)))) <= 200
     ("[0.5, 'a']", True)
@@ -103,9 +103,9 @@ def shown(value: object) -> str:
 
 
 def as_said(message: str) -> str:
-    """Returns a message that is safe to print on a terminal, even if parts of it weren't `shown`.
+    """Returns `message` in a form that is safe to print on a terminal.
 
-    It limits the length of lines and escapes control characters, since names of files and flags come from anywhere.
+    Long lines are shortened and control characters escaped, because a message may quote file names and flags.
 
     >>> as_said("`--mode` is \\x1b[2J"), len(as_said("x" * 10_000_000)) <= 2000
     ('`--mode` is \\\\x1b[2J', True)
@@ -122,7 +122,7 @@ def _cut(text: str, most: int) -> str:
 
 
 class _Repr(reprlib.Repr):
-    """Reads only the first elements of long values, so that a million aren't written out."""
+    """A `repr` that reads only the first elements of a long value."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Traced graphs: operations within loops, conditions and calls, and the code that made each value."""
+"""Searches traced graphs: operations inside loops, conditions and calls, and the line of code of each."""
 
 import linecache
 import os
@@ -13,14 +13,14 @@ TENSORFLOW = os.path.join(os.path.dirname(os.path.abspath(tf.__file__)), "")
 
 
 def everything(operations: Iterable[Any]) -> Iterator[Any]:
-    """Yields the operations, and those in the bodies of their loops, conditions and calls."""
+    """Yields `operations`, and all operations inside their loops, conditions and calls."""
     for op in operations:
         yield op
         yield from bodies(op)
 
 
 def bodies(op: Any) -> Iterator[Any]:
-    """Yields the operations in a loop's body, a condition's branches or a called function, recursively."""
+    """Yields all operations inside a loop, condition or call `op`, at any depth."""
     if op.type.removeprefix("Stateless").removeprefix("Stateful") not in ("While", "If", "Case", "PartitionedCall"):
         return
     for _, graph in functions_of(op):
@@ -30,7 +30,7 @@ def bodies(op: Any) -> Iterator[Any]:
 
 
 def functions_of(op: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the names and graphs of the functions that `op` calls."""
+    """Yields `(name, graph)` of each function that `op` calls."""
     for attribute in op.node_def.attr.values():
         for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
             graph = getattr(op.graph._get_function(name), "graph", None)  # TensorFlow has no public function for this
@@ -39,7 +39,7 @@ def functions_of(op: Any) -> Iterator[tuple[str, Any]]:
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
-    """Yields a graph and those of the functions that it calls, each once, callers first."""
+    """Yields `graph` and the graphs of all functions that it calls: each once, callers before callees."""
     seen, ahead = set[str](), [graph]
     while ahead:
         here = ahead.pop(0)
@@ -51,9 +51,9 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 
 def ancestors(operations: Iterable[Any], *, control: bool = False) -> set[str]:
-    """Returns the names of the operations and of all that they depend on within their graph.
+    """Returns the names of `operations` and of all operations that they depend on, within their graph.
 
-    With `control`, an operation depends on its control inputs, too.
+    With `control`, control inputs count as dependencies too.
     """
     found, ahead = set[str](), list(operations)
     while ahead:
@@ -66,29 +66,29 @@ def ancestors(operations: Iterable[Any], *, control: bool = False) -> set[str]:
 
 
 def captured(graph: Any) -> dict[int, tf.Tensor]:
-    """Returns a function graph's placeholders by the ids of the outer tensors or handles that they stand for."""
+    """Returns `{id(outer tensor or handle): placeholder}` for the values that a function's graph captures."""
     return {id(outer): inner for outer, inner in graph.captures}
 
 
 def frames(op: Any) -> list[Any]:
-    """Returns the stack frames that made `op`, without TensorFlow's, the innermost first."""
+    """Returns the stack frames in which `op` was made, innermost first, without TensorFlow's frames."""
     return [frame for frame in reversed(list(op.traceback or ())) if not frame.filename.startswith(TENSORFLOW)]
 
 
 def line(op: Any) -> str:
-    """Returns the line of code that made `op` as `at step.py:12 (`y = x + 1`)`."""
+    """Returns the line of user code in which `op` was made: `at step.py:12 (`y = x + 1`)`."""
     own = next((f for f in frames(op) if not f.filename.startswith(CORE)), None)
     return said(own) if own else "in a layer or loss of `core`"
 
 
 def said(frame: Any) -> str:
-    """Returns the line of a frame as `at step.py:12 (`y = x + 1`)`."""
+    """Formats a stack frame: `at step.py:12 (`y = x + 1`)`."""
     text = (frame.line or linecache.getline(frame.filename, frame.lineno)).strip()
     return f"at {os.path.basename(frame.filename)}:{frame.lineno}" + (f" (`{text}`)" if text else "")
 
 
 def maker(tensor: tf.Tensor) -> Any:
-    """Returns the operation that computed the values of `tensor`, which may have been reshaped or sliced since."""
+    """Returns the operation that computed the values of `tensor`; reshapes, slices and casts after it are skipped."""
     op = tensor.op
     while op.type in SAME_VALUES or op.type == "SelectV2":
         op = op.inputs[2 if op.type == "SelectV2" else 0].op  # the losses' `zero_where` keeps its third input
@@ -96,7 +96,7 @@ def maker(tensor: tf.Tensor) -> Any:
 
 
 def sigmoid_logits(op: Any) -> tf.Tensor | None:
-    """Returns the logits of a binary cross-entropy: the input of a softplus, also if it is written out."""
+    """Returns the logits if `op` is the softplus of a binary cross-entropy, or its `log1p(exp(x))`; else `None`."""
     if op.type == "Softplus":
         tensor = op.inputs[0]
     elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":  # as `tf.nn.sigmoid_cross_entropy_with_logits` does
@@ -109,5 +109,5 @@ def sigmoid_logits(op: Any) -> tf.Tensor | None:
 
 
 def is_own(op: Any) -> bool:
-    """Says whether a step's own code made `op`, not a layer or loss of `core`."""
+    """Says whether user code made `op`, rather than a layer or loss of `core`."""
     return not next(iter(frames(op))).filename.startswith(CORE)

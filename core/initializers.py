@@ -1,11 +1,11 @@
-"""Initializers of parameters: pure functions `(rng, shape, dtype=tf.float32) -> tensor`, made by the factories below.
+"""Initializers of parameters. Each factory returns a function `(rng, shape, dtype=tf.float32) -> tensor`.
 
     >>> from core.random import Rng
     >>> he_normal()(Rng.from_seed(0), [3, 3, 16, 32]).shape
     TensorShape([3, 3, 16, 32])
 
-A kernel's shape is `[..., inputs, outputs]`; the axes before those two are the window of a convolution. Parameters are
-floats: with an integer dtype, most draws would be zero, so an initializer raises an error.
+A kernel's shape is `[..., inputs, outputs]`; earlier axes are a convolution's window. An integer dtype raises an error,
+because most draws would be zero.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _announce: contextvars.ContextVar[Announce] = contextvars.ContextVar("announce",
 
 @contextlib.contextmanager
 def announced(to: Announce) -> Iterator[None]:
-    """Calls `to`, in its context, with the number of bytes of each initial value before it is made."""
+    """Calls `to(bytes)` before each initial value is made in its context; `bytes` is that value's size."""
     token = _announce.set(to)
     try:
         yield
@@ -35,10 +35,10 @@ def announced(to: Announce) -> Iterator[None]:
 
 
 class Initializer(Protocol):
-    """Makes the initial value of a parameter."""
+    """Makes the initial value of a parameter from random numbers and a shape."""
 
     def __call__(self, rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
-        """Makes the value, always the same for one `rng`, `shape` and `dtype`."""
+        """Returns the initial value; it depends on `rng`, `shape` and `dtype` alone."""
 
 
 def constant(value: float) -> Initializer:
@@ -58,14 +58,14 @@ def ones() -> Initializer:
 
 
 def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
-    """Draws from a normal distribution."""
+    """Draws from a normal distribution with this mean and standard deviation."""
     check_finite(mean=mean)
     _check_not_negative("stddev", stddev)
     return _of_floats("normal", lambda rng, shape, dtype: tf.cast(mean + stddev * rng.normal(shape), dtype))
 
 
 def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
-    """Draws from a normal distribution of `stddev`, cut off at two of them on either side (which leaves 0.88 of it)."""
+    """Draws from a normal distribution, cut off at 2 `stddev` on each side: its standard deviation is 0.88 `stddev`."""
     check_finite(mean=mean)
     _check_not_negative("stddev", stddev)
     return _of_floats(
@@ -84,8 +84,8 @@ def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
     """Draws with zero mean and variance `scale / fan`, so that activations keep their size from layer to layer.
 
-    `mode` selects the fan: the number of inputs of one output (`fan_in`), of outputs of one input (`fan_out`), or their
-    mean (`fan_avg`). `distribution` is `truncated_normal`, `normal` or `uniform`.
+    `mode` selects the fan. `fan_in` is the number of inputs of one output, `fan_out` the number of outputs of one
+    input, and `fan_avg` their mean. `distribution` is `truncated_normal`, `normal` or `uniform`.
     """
     _check_not_negative("scale", scale)
     check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
@@ -136,7 +136,7 @@ def lecun_uniform() -> Initializer:
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Draws orthonormal columns of `[all other axes, last axis]`, or rows if those are fewer (Saxe et al., 2014)."""
+    """Draws a matrix with orthonormal columns, or rows, if there are fewer rows (Saxe et al., 2014)."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
@@ -154,7 +154,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def delta_orthogonal(gain: float = 1.0) -> Initializer:
-    """Draws a convolution: an orthogonal map of the channels at its centre, zero elsewhere (Xiao et al., 2018)."""
+    """Draws a convolution kernel: an orthogonal matrix at the window's centre, zero elsewhere (Xiao et al., 2018)."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
@@ -171,7 +171,7 @@ def delta_orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def identity(gain: float = 1.0) -> Initializer:
-    """Makes the identity matrix; for a convolution, the identity of the channels at its centre."""
+    """Makes the identity matrix; for a convolution, the identity matrix at the window's centre, and zero elsewhere."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
@@ -182,7 +182,7 @@ def identity(gain: float = 1.0) -> Initializer:
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Returns the number of inputs of one output of a kernel of this shape, and of outputs of one input."""
+    """Returns `(fan_in, fan_out)` of a kernel: the inputs of one output, and the outputs of one input."""
     _check_matrix("fans", shape)
     *window, inputs, outputs = shape
     return math.prod(window) * inputs, math.prod(window) * outputs
@@ -193,7 +193,7 @@ _TRUNCATED_STDDEV = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.
 
 
 def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tensor]) -> Initializer:
-    """Returns `make`, wrapped so that it raises for dtypes that aren't floating point."""
+    """Wraps `make` so that it raises a `ValueError` for dtypes that aren't floating point."""
 
     def checked(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         dtype = tf.as_dtype(dtype)
@@ -211,7 +211,7 @@ def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tens
 
 
 def _numbers(name: str, shape: Any) -> list[int]:
-    """Returns the sizes of a shape, which may be a tensor with a known value."""
+    """Returns a shape as a list of integers; `shape` may be a tensor whose value is known while tracing."""
     known = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
     if known is None:
         raise ValueError(

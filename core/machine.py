@@ -1,4 +1,4 @@
-"""This machine: its processor, and the cores and memory available to this process."""
+"""The machine's processor, and the cores and memory that this process may use."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ def usable_cores() -> int:
 
 
 def machine_memory() -> int:
-    """Returns the bytes of memory available to a process."""
+    """Returns the bytes of memory that this process may use: the machine's, or a container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = CONTAINER.read_text().strip()

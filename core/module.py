@@ -1,6 +1,6 @@
-"""Modules: Python objects that own `tf.Variable`s, and the paths that name these variables.
+"""Modules, which own `tf.Variable`s, and the paths that name these variables.
 
-A module makes all of its variables in `__init__`, from explicit sizes and an `rng`, and computes in `__call__`:
+A module makes all of its variables in `__init__`, from explicit sizes and an `rng`. It computes in `__call__`:
 
     >>> import tensorflow as tf
     >>> from core.random import Rng
@@ -13,8 +13,8 @@ A module makes all of its variables in `__init__`, from explicit sizes and an `r
     >>> list(Scale(3, rng=Rng.from_seed(0)).parameters())
     ['w']
 
-A variable's *path* leads to it from the module (`net/layers/0/w`). Paths name variables everywhere: in optimizer masks,
-checkpoints, tables and errors.
+A variable's *path*, such as `net/layers/0/w`, names the attributes from the module to the variable. Optimizer masks,
+checkpoints, tables and errors name variables by their paths.
 """
 
 import functools
@@ -38,7 +38,7 @@ class Module(tf.Module):
         super().__init__(name or (own.strip("_") if own.startswith("_") else None))
 
     def parameters(self) -> dict[str, tf.Variable]:
-        """Returns the trainable variables by path."""
+        """Returns the trainable variables, `{path: variable}`."""
         return named_variables(self, trainable_only=True)
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class Module(tf.Module):
 
 
 def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[str, tf.Variable]:
-    """Returns every variable of `module` (any `tf.Module`) by path, each once, in the same order in every run."""
+    """Returns `{path: variable}` of any `tf.Module`: each variable once, in the same order in every run."""
 
     def wanted(value: object) -> bool:
         return isinstance(value, tf.Variable) and (value.trainable or not trainable_only)
@@ -56,7 +56,7 @@ def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[
 
 
 def named_modules(module: tf.Module) -> dict[str, tf.Module]:
-    """Returns every callable module within `module` by path, each once, in the same order in every run."""
+    """Returns `{path: module}` of the callable modules within `module`: each once, in the same order in every run."""
     return _first_paths(module, lambda x: isinstance(x, tf.Module) and callable(x))
 
 
@@ -69,10 +69,10 @@ def _first_paths(module: tf.Module, wanted: Callable[[object], bool]) -> dict[st
 
 
 def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
-    """Returns a copy of `module` that computes with `values`, by path, in place of those variables.
+    """Returns a copy of `module` that computes with `values`, `{path: tensor}`, in place of its variables.
 
-    The copy is for calling: in an inner loop its values are weights after some steps, and gradients flow through them
-    to the tensors that they were made of. `module` and its variables stay unchanged.
+    Call the copy in an inner loop, with the weights after some steps. Gradients flow through `values` to the tensors
+    from which they were computed. `module` and its variables stay unchanged.
 
         >>> net = tf.Module()
         >>> net.w = tf.Variable(2.0)
@@ -103,7 +103,7 @@ def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
 
 
 def original(module: Any) -> Any:
-    """Returns the module that `with_values` copied to make `module`; else `module` itself."""
+    """Returns the module of which `module` is a copy by `with_values`; `module` itself if it isn't a copy."""
     kept = getattr(module, "__dict__", {}).get(_ORIGINAL)
     return kept() if kept else module
 
@@ -112,7 +112,7 @@ _ORIGINAL = "_with_values_of"
 
 
 def _copied(part: Any, made: dict[int, Any]) -> Any:
-    """Returns `part` with modules copied, each once, and variables replaced with their values in `made`."""
+    """Copies the module `part` and its submodules; `made` maps ids to copies, and ids of variables to their values."""
     if id(part) in made or not isinstance(part, tf.Module):
         return made.get(id(part), part)
     copy = made[id(part)] = object.__new__(type(part))

@@ -1,4 +1,4 @@
-"""Randomness as an argument.
+"""Random numbers from an explicit `Rng` argument.
 
 An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` makes a new one for each purpose.
 
@@ -6,12 +6,12 @@ An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` ma
     >>> noise = rng.fold("noise").normal([2, 3])          # shared by all replicas
     >>> latents = rng.fold("latents").rows.normal(8, 16)  # one row per example
 
-Draws come from Philox, a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"):
-adding to a counter reaches any place in the stream. So `rng.rows` draws the caller's rows of *one* draw over the global
-batch at the cost of those rows alone, and results don't depend on the number of replicas or microbatches.
+Draws come from Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). It is a counter-based
+generator, which can start anywhere in its stream. So `rng.rows` draws only this replica's rows of *one* draw over the
+global batch. Results don't depend on the number of replicas or microbatches.
 
-The `Rng` of a step function also knows the time: `rng.step`, and `rng.progress` from 0 to 1, for values that change
-during a run (such as an annealed weight). They aren't random, and change no draw.
+The `Rng` of a step function also has `rng.step`, and `rng.progress` from 0 to 1. Use them for values that change during
+a run, such as an annealed weight. They don't affect any draw.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ _pin: contextvars.ContextVar[Callable[[tf.Tensor], tf.Tensor]] = contextvars.Con
 
 
 def pinned(draw: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor made of a draw, marked so that engines shard it only when it is read."""
+    """Marks a random tensor `draw`, so that an engine shards it only when an operation reads it."""
     return _pin.get()(draw)
 
 
 @contextlib.contextmanager
 def pinning(pin: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
-    """Passes each draw in its context to `pin`: for engines that shard tensors, and would otherwise shard draws."""
+    """Passes each random tensor drawn in its context to `pin`, which controls how an engine shards it."""
     token = _pin.set(pin)
     try:
         yield
@@ -55,7 +55,7 @@ _undrawn: contextvars.ContextVar[bool] = contextvars.ContextVar("undrawn", defau
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Makes initial values zero in its context: tracing their draws would take most of the time if nothing runs."""
+    """Makes all initial values zero in its context, which makes tracing faster if the graph never runs."""
     token = _undrawn.set(True)
     try:
         yield
@@ -64,19 +64,19 @@ def undrawn() -> Iterator[None]:
 
 
 def is_undrawn() -> bool:
-    """Says whether the code runs in `undrawn`."""
+    """Says whether this code runs in the context of `undrawn`."""
     return _undrawn.get()
 
 
 class Drawn(NamedTuple):
-    """The draws and folds of a traced function, in order, with the seeds that they were made from."""
+    """The draws and folds that a traced function made, in order, with their seeds."""
 
     draws: list[tuple[tf.Tensor, tf.Tensor]]  # a seed, and its draw
     folds: list[tuple[tf.Tensor, Any, tf.Tensor]]  # a seed, the data folded into it, the new seed
     again: list[tf.Tensor]  # seeds that repeat the draws of others on purpose
 
     def meant(self) -> list[tf.Tensor]:
-        """Returns the draws with these seeds, and with seeds folded from them."""
+        """Returns the draws that repeat others on purpose: with the seeds in `again`, or seeds folded from them."""
         ids = {id(seed) for seed in self.again}
         for parent, _, seed in self.folds:
             if id(parent) in ids:
@@ -89,7 +89,7 @@ _drawn: contextvars.ContextVar[Drawn | None] = contextvars.ContextVar("drawn", d
 
 @contextlib.contextmanager
 def noticing_draws() -> Iterator[Drawn]:
-    """Collects the draws in its context, to look for mistakes; functions called within it are traced, not run."""
+    """Records the draws made in its context, to check them; functions called there are traced, not run."""
     token = _drawn.set(drawn := Drawn([], [], []))
     try:
         yield drawn
@@ -98,7 +98,7 @@ def noticing_draws() -> Iterator[Drawn]:
 
 
 class Moment(NamedTuple):
-    """The time at which a step function is called."""
+    """The training step in which a step function is called, and the length of the run."""
 
     step: tf.Tensor  # int64, from 0
     steps: int | None = None  # of the whole run, if that is known
@@ -106,7 +106,7 @@ class Moment(NamedTuple):
 
 
 class Rng(NamedTuple):
-    """A stateless seed, the rows of the global batch that its holder sees, and the time."""
+    """A stateless random generator: a seed, this replica's rows of the global batch, and the training step."""
 
     seed: tf.Tensor  # int32 [2], not negative: XLA and the CPU kernel extend a negative seed differently
     first_row: Any = 0
@@ -117,9 +117,9 @@ class Rng(NamedTuple):
 
     @classmethod
     def from_seed(cls, seed: int, *, step: Any = None, progress: Any = None) -> "Rng":
-        """Makes an `Rng` from a number, such as a run's `seed`.
+        """Makes an `Rng` from an integer `seed`.
 
-        A unit test may also give the `step` (0 by default) and the `progress` that a step function sees.
+        A unit test can also set the `step` (default 0) and the `progress` that a step function reads.
 
         >>> rng = Rng.from_seed(0, step=30, progress=0.25).fold("noise")
         >>> int(rng.step), float(rng.progress)
@@ -160,7 +160,7 @@ class Rng(NamedTuple):
         return self.moment
 
     def fold(self, data: Any) -> "Rng":
-        """Makes an independent `Rng` for one purpose (a name), one step or one item (a number or scalar tensor)."""
+        """Returns an independent `Rng` for `data`: a purpose ("noise"), or the number of a step or an item."""
         if _undrawn.get() and not tf.executing_eagerly():
             # A graph that never runs needs no real fold, and real ones would take 4 of the 18 seconds of
             # `text_70b.gin`.
@@ -180,7 +180,7 @@ class Rng(NamedTuple):
         return self._replace(seed=seed)
 
     def again(self) -> "Rng":
-        """Returns an equal `Rng`, and declares that it repeats the same numbers on purpose.
+        """Returns an `Rng` that draws the same numbers, and tells `assert_draws` that this is on purpose.
 
         >>> rng = Rng.from_seed(0).fold("shift")
         >>> shifts = [rng.normal([2]), rng.again().normal([2])]  # of an image, and of its mask
@@ -195,7 +195,7 @@ class Rng(NamedTuple):
 
     @property
     def rows(self) -> "RowRng":
-        """Draws with one row per example of the global batch."""
+        """Returns a generator that draws one row per example of the global batch."""
         return RowRng(self)
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
@@ -207,7 +207,7 @@ class Rng(NamedTuple):
         return _box_muller(self._flat_bits([2, *shape]), axis=0)
 
     def truncated_normal(self, shape: Any) -> tf.Tensor:
-        """Draws standard normal float32, cut off at two standard deviations, by inverting the distribution function."""
+        """Draws standard normal float32, cut off at two standard deviations, the same for every replica."""
         edge = math.erf(2.0 / math.sqrt(2.0))
         # The half step keeps the argument strictly inside (-edge, edge).
         u = _unit(self._flat_bits(shape)) + 2.0**-25
@@ -242,7 +242,7 @@ class Rng(NamedTuple):
 
 
 class RowRng(NamedTuple):
-    """The holder's rows of one draw over the global batch. The first number of a shape is the number of rows."""
+    """Draws this replica's rows of one draw over the global batch. A shape's first number is the number of rows."""
 
     rng: Rng
 
@@ -285,11 +285,11 @@ class RowRng(NamedTuple):
 
 
 def _unit(bits: tf.Tensor) -> tf.Tensor:
-    """Returns the upper 24 bits as a float32 in [0, 1): every value is exact, so none rounds up to one."""
+    """Converts uint32 to float32 in [0, 1), using the upper 24 bits; no value is rounded up to 1."""
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
 
 
 def _box_muller(bits: tf.Tensor, axis: int) -> tf.Tensor:
-    """Makes one normal number from two uniform ones, along `axis` (Box and Muller, 1958)."""
+    """Converts pairs of random bits along `axis`, of size 2, to one normal number each (Box and Muller, 1958)."""
     radius, angle = tf.unstack(_unit(bits), axis=axis)
     return tf.sqrt(-2.0 * tf.math.log(1.0 - radius)) * tf.cos(2.0 * math.pi * angle)

@@ -1,12 +1,12 @@
-"""The rows of all replicas, for losses that compare examples with each other, such as in-batch contrast.
+"""Gathers the rows of all replicas, for losses that compare examples, such as in-batch contrast.
 
     def loss(self, batch, rng):  # of a phase with `mixes_rows=True`
         z = tf.math.l2_normalize(self.net(batch["image"], rng), axis=-1)
         similarities = tf.matmul(z, all_rows(z), transpose_b=True)  # [own rows, all rows]
         places = own_rows(tf.range(tf.shape(similarities)[1]))  # the positions of the own rows among all
 
-A step function sees the rows of its own replica. `all_rows` gathers those of all replicas, in the order of the global
-batch (or microbatch), and `own_rows` selects this replica's again. Without replicas, as in a unit test, both return
+A step function sees only its replica's rows. `all_rows` gathers the rows of all replicas, in the order of the global
+batch or microbatch. `own_rows` selects this replica's rows from them. Without replicas, as in a unit test, both return
 their argument:
 
     >>> all_rows(tf.constant([[1.0], [2.0]])).numpy().tolist()
@@ -25,14 +25,14 @@ class SharedRows(Protocol):
     """A batch whose rows are spread over replicas."""
 
     def all(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [all rows, ...] of this replica's [rows, ...]; differentiable."""
+        """Gathers this replica's `x` [rows, ...] and all others to [all rows, ...]; differentiable."""
 
     def own(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns this replica's [rows, ...] of [all rows, ...]."""
+        """Selects this replica's rows from `x` [all rows, ...]."""
 
 
 class _Alone:
-    """Holds the whole batch."""
+    """The only replica, which holds the whole batch."""
 
     def all(self, x: tf.Tensor) -> tf.Tensor:
         return x
@@ -45,22 +45,22 @@ _shared: contextvars.ContextVar[SharedRows] = contextvars.ContextVar("shared_row
 
 
 def all_rows(x: Any) -> tf.Tensor:
-    """Gathers `x` [rows, ...] of all replicas, in the order of the global batch; one collective, and one backward.
+    """Gathers `x` [rows, ...] of all replicas, in the order of the global batch.
 
-    Gradients come back summed over the replicas, each of which has the loss of its own rows. Set `mixes_rows=True` on
-    the phase. In evaluation, padding is excluded, so replicas may have different numbers of rows, or none.
+    Costs one collective, and one in the backward pass. Gradients are summed over replicas, each with the loss of its
+    own rows. Set `mixes_rows=True` on the phase. In evaluation, replicas may have different numbers of rows, or none.
     """
     return _shared.get(_Alone()).all(tf.convert_to_tensor(x))
 
 
 def own_rows(x: Any) -> tf.Tensor:
-    """Returns this replica's rows of `x` [all rows, ...]: `own_rows(all_rows(x))` is `x`. No communication."""
+    """Selects this replica's rows from `x` [all rows, ...], without communication: `own_rows(all_rows(x))` is `x`."""
     return _shared.get(_Alone()).own(tf.convert_to_tensor(x))
 
 
 @contextlib.contextmanager
 def sharing_rows(rows: SharedRows) -> Iterator[None]:
-    """Makes `all_rows` gather with `rows` in its context: for engines, around a step function."""
+    """Makes `all_rows` and `own_rows` use `rows` in its context; engines wrap a step function in it."""
     token = _shared.set(rows)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Delays signals while foreign code replaces their handlers."""
+"""Delays a signal while other code replaces its handler."""
 
 import contextlib
 import signal
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held_back(number: int) -> Iterator[None]:
-    """Delays a signal, and then passes it to its earlier handler.
+    """Blocks the signal `number` in its context; then restores its handler, which receives the delayed signal.
 
-    The kernel delivers a signal to any thread that doesn't block it; threads started in here block it for good.
+    Threads started in this context block the signal for good, so that the kernel never delivers it to them.
     """
     handler = signal.getsignal(number)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])

@@ -1,4 +1,4 @@
-"""Advice for code that can't be traced, and facts about the current trace."""
+"""Errors with advice for code that can't be traced, and questions about the current trace."""
 
 import contextlib
 import re
@@ -34,7 +34,7 @@ _ASKED = [
 
 @contextlib.contextmanager
 def no_python_values(who: str) -> Iterator[None]:
-    """Raises an error with advice for `who` if Python asks for the value of a symbolic tensor."""
+    """Raises a `TypeError` with advice if the traced code `who` uses a symbolic tensor's value in Python."""
     try:
         yield
     except (TypeError, AttributeError, NotImplementedError) as error:
@@ -48,24 +48,24 @@ def no_python_values(who: str) -> Iterator[None]:
 
 
 def in_xla() -> bool:
-    """Says whether the traced code is compiled with XLA, which is fast where kernels are slow, and vice versa."""
+    """Says whether the code being traced will be compiled with XLA."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
 
 
 def in_xla_on_cpu() -> bool:
-    """Says whether XLA compiles it for a CPU, whose matmuls are exact: a GPU would round their factors."""
+    """Says whether the code being traced will be compiled with XLA for a CPU, where matmuls are exact."""
     return in_xla() and all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def computes_by_parts(variable: tf.Variable) -> bool:
-    """Says whether each device of a mesh may hold a shard of a variable, so that not every kernel can read it."""
+    """Says whether `variable` is on a mesh, whose devices may each hold a shard: not every kernel can read it."""
     return hasattr(variable, "on_mesh")
 
 
 def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:
-    """Returns a `tf.function` of a method, traced once per object.
+    """Makes a `tf.function` from a method, without TensorFlow's warning about frequent retracing.
 
-    TensorFlow counts traces per method, and would warn about several objects in one process.
+    TensorFlow counts the traces of a method over all objects, and would warn if a process makes several objects.
     """
     made: Any = tf.function(function, autograph=False, **settings)
     made._omit_frequent_tracing_warning = True

@@ -1,4 +1,4 @@
-"""Old name of `core.cluster`; it goes in 0.4."""
+"""Old name of `core.cluster`; it will be removed in version 0.4."""
 
 import warnings
 

@@ -15,14 +15,15 @@ A checkpoint is a directory `step-000001000/` with two things in it: a TensorFlo
     >>> manifest.step, manifest.examples, w.numpy().tolist()
     (1000, 32000, [1.0, 2.0])
 
-Reading one doesn't need Tapeloop. TensorFlow's key of a variable is its path with `.` doubled and `/` written `.S`:
+Reading a checkpoint doesn't need Tapeloop. To get TensorFlow's key from a variable's path, double each `.` and write
+`.S` for each `/`:
 
     >>> reader = tf.train.load_checkpoint(manifest.path / "variables")
     >>> reader.get_tensor("variables/net.Sw/.ATTRIBUTES/VARIABLE_VALUE").tolist()
     [1.0, 2.0]
 
 A directory has one writer at a time, and any number of readers. TensorFlow can't read paths with `[`, `*`, `?` or `\\`:
-`plainly_named` gives the directory another name for the duration.
+`plainly_named` gives such a directory a temporary second name.
 """
 
 from core.checkpoint.files import checkpoints_in, path_of, plainly_named

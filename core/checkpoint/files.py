@@ -1,4 +1,4 @@
-"""Files of checkpoints, written, moved into place and removed atomically."""
+"""Writes, renames and removes a checkpoint's files atomically."""
 
 import contextlib
 import errno
@@ -22,12 +22,12 @@ _PATTERN = re.compile(r"[\[*?\\\udc80-\udcff]")  # the last are Python's spellin
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Returns the path of a step's checkpoint."""
+    """Returns the path of the checkpoint of `step`: `directory/step-000001000`."""
     return directory / f"step-{step:09d}"
 
 
 def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
-    """Returns steps and paths, newest first; a checkpoint that is being replaced follows its replacement."""
+    """Returns `[(step, path), ...]`, newest step first; `step-...` precedes `step-....replaced` of the same step."""
     if not directory.exists():
         return []
     found = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
@@ -36,17 +36,17 @@ def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
 
 
 def step_of_name(path: Path) -> int | None:
-    """Returns the step in the name of a checkpoint's folder; `None` if a user has renamed it."""
+    """Returns the step in the name of the checkpoint folder `path`, or `None` if a user has renamed the folder."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 @contextlib.contextmanager
 def plainly_named(directory: Path) -> Iterator[str]:
-    """Gives a directory a temporary name that TensorFlow can read from.
+    """Yields a name for `directory` that TensorFlow can read: `directory` itself, or `/proc/self/fd/<number>`.
 
     TensorFlow treats a checkpoint's path as UTF-8 and as a shell pattern, in which `[`, `*`, `?` and `\\` are special.
-    Such a directory is named by its descriptor, also in TensorFlow's messages: `reason` restores its name.
+    The descriptor's name then appears in TensorFlow's messages; `reason` puts `directory` back.
     """
     if not _PATTERN.search(str(directory)):
         yield str(directory)
@@ -59,13 +59,13 @@ def plainly_named(directory: Path) -> Iterator[str]:
 
 
 def free_name(path: Path) -> Path:
-    """Returns `path`, or the first free name that begins like it, so that undeletable leftovers don't block it."""
+    """Returns `path` if no file has that name, else the first free one of `path-2`, `path-3`, ..."""
     names = itertools.chain([path], (path.with_name(f"{path.name}-{i}") for i in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
-    """Renames `temporary` to `target`. Until then, an earlier checkpoint there keeps a name that still counts."""
+    """Renames `temporary` to `target`; an earlier checkpoint at `target` is renamed first, and deleted last."""
     replaced = target.with_name(target.name + _REPLACED)
     if os.path.lexists(target):
         target.rename(replaced)
@@ -75,7 +75,7 @@ def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
 
 
 def remove_leftovers(directory: Path, warn: Warn) -> None:
-    """Removes what a killed run had started to write or to remove."""
+    """Removes files and folders that a killed process was writing or removing in `directory`."""
     for path in directory.glob(f"{TEMPORARY}*"):
         _remove(path, warn)
     for path in directory.glob(f"*{_REPLACED}"):
@@ -84,16 +84,16 @@ def remove_leftovers(directory: Path, warn: Warn) -> None:
 
 
 def remove_old(directory: Path, step: int, kept: Container[int], warn: Warn) -> None:
-    """Removes the checkpoints up to `step` that aren't `kept`; there may be two of one step."""
+    """Removes every checkpoint with a step of at most `step`, unless that step is in `kept`."""
     for of, path in checkpoints_in(directory):
         if of <= step and of not in kept:
             _remove(path, warn)
 
 
 def _remove(path: Path, warn: Warn) -> None:
-    """Removes a checkpoint or a leftover, under another name so that no reader sees half of it.
+    """Removes a checkpoint or a leftover. It is renamed first, so that no reader sees half a checkpoint.
 
-    The run continues if this fails (no permission, or a file that NFS keeps open).
+    If removing fails (no permission, or a file that NFS keeps open), the function warns and the run continues.
     """
     doomed = path
     try:
@@ -110,7 +110,7 @@ def _remove(path: Path, warn: Warn) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's bytes, or a directory's names, are on the disk."""
+    """Waits until the disk has the contents of `path`: a file's bytes, or a directory's list of names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -119,7 +119,7 @@ def sync(path: Path) -> None:
 
 
 def sync_and_drop(file: Path) -> None:
-    """Waits until a file's bytes are on the disk, and drops them from the cache; later reads come from the disk."""
+    """Waits until a file's bytes are on the disk, and drops them from the cache, so that reads use the disk."""
     sync(file)
     descriptor = os.open(file, os.O_RDONLY)
     try:
@@ -130,7 +130,7 @@ def sync_and_drop(file: Path) -> None:
 
 @contextlib.contextmanager
 def plain_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a regular file for reading. Opening a pipe could block for ever, and a device may never end."""
+    """Opens a regular file for reading; raises an `OSError` for pipes and devices, which could block forever."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "It isn't a plain file", str(path))
@@ -151,7 +151,7 @@ def file_sha256(file: Path) -> str:
 
 
 def reason(error: Exception, directory: Path | None = None) -> str:
-    """Returns a short reason; `directory` is the one that was `plainly_named` at that moment."""
+    """Returns `error` as a short text, in which `directory` replaces the name that `plainly_named` gave to it."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} (`{error.filename}`)" if error.filename else error.strerror
     text = str(error).strip().split("\n")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The mismatches between a checkpoint and a model, as a table."""
+"""Compares a checkpoint's variables with a model's; the error lists all differences in a table."""
 
 import difflib
 import glob
@@ -55,7 +55,7 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: 
 
 
 def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: int = 3) -> list[tuple[str, str]]:
-    """Returns missing paths, each with the unexpected path of the same type and the most similar name."""
+    """Returns `[(missing path, unexpected path)]`: for each missing path the most similar name of the same type."""
     found = []
     for path, kind in missing.items():
         same_type = [other for other in unexpected if unexpected[other] == kind]
@@ -64,7 +64,7 @@ def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: 
 
 
 def widest_patterns(wanted: Collection[str], others: Collection[str]) -> list[str]:
-    """Returns patterns, each as wide as possible, that match all of `wanted` and none of the others."""
+    """Returns patterns (`["net/*"]`), each as wide as possible, that match all `wanted` paths and none of `others`."""
 
     def widest(path: str) -> str:
         parents = itertools.accumulate(path.split("/")[:-1], lambda parent, part: f"{parent}{part}/", initial="")
@@ -76,7 +76,7 @@ def widest_patterns(wanted: Collection[str], others: Collection[str]) -> list[st
 
 
 def table(rows: Sequence[tuple[str, str, str, str]], here: str, there: str) -> str:
-    """Tabulates variables, each with a remark, its path, and its type `here` and `there`."""
+    """Formats rows `(remark, path, type here, type there)` as a table; `here` and `there` are column headings."""
     shown = [("", "variable", here, there), *rows[:_MAX_ROWS]]
     widths = [max(len(row[column]) for row in shown) for column in range(4)]
     lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in shown]

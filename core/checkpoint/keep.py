@@ -1,7 +1,7 @@
-"""Retention of checkpoints: the last ones, those of every n-th step, and the best by a metric.
+"""Decides which checkpoints are kept: the last few, every n-th step, and the best by a metric.
 
-A checkpoint's metrics are in its manifest, so that the best one is known from the files alone, whenever a run was
-killed. It is removed only for a better one, after that has been written.
+Each manifest holds its checkpoint's metrics, so the files alone tell which one is best, even after a kill. The best
+checkpoint is removed only once a better one has been written.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ KEPT = "kept"  # the entry of a manifest's `extra`
 
 
 class Better(NamedTuple):
-    """Compares two values of a metric.
+    """Defines which of two values of a metric is better: the larger ("max") or the smaller ("min").
 
     >>> str(Better("max", "accuracy")), Better("min", "loss").beats(0.2, 0.3)
     ('max accuracy', True)
@@ -35,7 +35,7 @@ class Better(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best checkpoint so far."""
+    """The checkpoint with the best value of a metric: `by` ("max accuracy"), `step` and `value`."""
 
     by: str
     step: int
@@ -44,7 +44,7 @@ class Best(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """The checkpoints to keep: the `last`, each whose step `every` divides, and the `best`."""
+    """Which checkpoints to keep: the `last` newest ones, those whose step is a multiple of `every`, and the `best`."""
 
     last: int = 3
     every: int | None = None
@@ -56,14 +56,14 @@ class Keep:
 
 
 class Keeper:
-    """Decides which checkpoints of a directory to keep."""
+    """Applies a `Keep` to the checkpoints of one directory."""
 
     def __init__(self, directory: Path, keep: Keep):
         self.directory, self.keep = directory, keep
         self._measured: dict[int, Mapping[str, Any]] = {}  # by step: manifests don't change
 
     def record(self, step: int, measured: Mapping[str, float]) -> dict[str, Any]:
-        """Returns the manifest entry of a new checkpoint: why it is kept, and which one is the best then."""
+        """Returns the manifest entry of a new checkpoint: reasons to keep it, finite metrics, best checkpoint."""
         own = self._measured[step] = {name: x for name, x in measured.items() if math.isfinite(x)}
         best, every = self.best(step, new=step), self.keep.every
         because = ["last"]
@@ -72,9 +72,9 @@ class Keeper:
         return {KEPT: {"because": because, "measured": own, **({"best": best._asdict()} if best else {})}}
 
     def best(self, up_to: int, *, new: int | None = None) -> Best | None:
-        """Returns the best checkpoint up to a step, among equals the oldest; `None` if none was measured.
+        """Returns the best checkpoint of those up to step `up_to`; `None` if no checkpoint has the metric.
 
-        `new` is a step whose checkpoint is about to be written.
+        If values are equal, the older one wins. `new` is the step of a checkpoint about to be written; it counts.
         """
         by, found = self.keep.best, None
         if by is None:
@@ -87,7 +87,7 @@ class Keeper:
         return found
 
     def remove_old(self, step: int, warn: Warn) -> None:
-        """Removes what isn't kept up to `step`; later checkpoints are damaged, or a user went back."""
+        """Removes checkpoints up to `step` that needn't be kept; later ones, which may be damaged, stay."""
         steps = sorted({of for of, _ in checkpoints_in(self.directory) if of <= step})
         best = self.best(step)
         kept = {*steps[-self.keep.last :], *([best.step] if best else [])}
@@ -95,7 +95,7 @@ class Keeper:
         remove_old(self.directory, step, kept, warn)
 
     def tidy(self, step: int, warn: Warn) -> None:
-        """Completes the removals of a save that was killed after writing its checkpoint of `step`."""
+        """Finishes a killed save: removes leftovers, and checkpoints up to `step` that needn't be kept."""
         remove_leftovers(self.directory, warn)
         self.remove_old(step, warn)
 
@@ -106,7 +106,7 @@ class Keeper:
 
 
 def kept_of(extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns from a manifest's `extra` why the checkpoint is kept."""
+    """Returns the entry that `Keeper.record` made, from a manifest's `extra`; empty if there is none."""
     found = extra.get(KEPT)
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its contents, and the SHA-256 of every file and every variable."""
+"""A checkpoint's manifest: step, data position, and the SHA-256 of every file and every variable."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ PREFIX = "variables"  # of the TensorFlow checkpoint next to it
 
 
 class SavedVariable(NamedTuple):
-    """A manifest's entry for one variable."""
+    """A manifest's entry for one variable: shape, dtype and SHA-256."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -36,7 +36,7 @@ class SavedVariable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A checkpoint whose files were verified."""
+    """The parsed manifest of the checkpoint at `path`."""
 
     path: Path
     step: int
@@ -48,7 +48,7 @@ class Manifest:
 
 
 class DamagedError(Exception):
-    """The damage of one checkpoint, as the end of a sentence."""
+    """A checkpoint is damaged. The message completes a sentence: "Checkpoint `...` is damaged: <message>"."""
 
 
 def described(variable: tf.Variable) -> SavedVariable:
@@ -70,7 +70,7 @@ def bytes_of(value: Any) -> memoryview:
 
 
 def described_in(prefix: str, path: str, variable: Typed) -> SavedVariable:
-    """Returns the same for a variable in a file, read part by part: no process needs to hold all of it."""
+    """Returns the `SavedVariable` of a variable in a checkpoint file; reads part by part, to save memory."""
     boxes = parts.in_order(tuple(variable.shape), max(1, parts.MOST_BYTES // variable.dtype.size))
     return _of_parts(variable, (read_part(prefix, path, variable, box) for box in boxes))
 
@@ -92,12 +92,12 @@ def manifest_text(content: Mapping[str, Any]) -> str:
 
 
 def _content_sha256(content: Mapping[str, Any]) -> str:
-    """Returns the manifest's own checksum: a flipped digit would move a run to another place in its data."""
+    """Returns the checksum of the manifest's own text, which protects numbers such as the data position."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def verified(path: Path) -> Manifest:
-    """Returns the manifest of the checkpoint at `path`, after verifying every byte; raises `DamagedError`."""
+    """Returns the manifest of the checkpoint at `path`; raises a `DamagedError` unless each file has its SHA-256."""
     with _damage_told():
         manifest = read_manifest(path)
         for name, entry in manifest.files.items():
@@ -110,7 +110,7 @@ def verified(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Returns the manifest after verifying its own checksum only; raises `DamagedError`."""
+    """Returns the manifest of the checkpoint at `path`; raises a `DamagedError` if the manifest itself is damaged."""
     with _damage_told():
         with plain_file(path / MANIFEST) as stream:
             text = stream.read(_MOST_BYTES + 1)
@@ -139,7 +139,7 @@ def _damage_told() -> Iterator[None]:
 
 
 def _parsed(path: Path, content: Mapping[str, Any]) -> Manifest:
-    """Returns the contents of a manifest, after checking the type of each part."""
+    """Converts a manifest's JSON `content` to a `Manifest`; raises a `DamagedError` for an entry of the wrong type."""
     for name, entry in content["files"].items():
         within = name.isprintable() and "/" not in name and name not in ("", ".", "..", MANIFEST)
         _expect(within, "a name in `files`", name)

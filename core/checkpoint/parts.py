@@ -1,8 +1,8 @@
-"""Variables sharded over many devices, written, hashed and read in parts: no host needs to hold a whole one.
+"""Writes, hashes and reads sharded variables in parts, so that no host needs to hold a whole variable.
 
-The devices may belong to several processes: each writes and reads its own shards.
+If the devices belong to several processes, each process writes and reads its own shards.
 
-A box defines a part: for each dimension, the first index and the one after the last.
+A `Box` is a part of an array: one pair `(first index, last index + 1)` for each dimension.
 
 >>> list(in_order((4, 6), most=12))
 [((0, 2), (0, 6)), ((2, 4), (0, 6))]
@@ -32,29 +32,29 @@ class Typed(Protocol):
 
 @runtime_checkable
 class InParts(Typed, Protocol):
-    """A variable that returns and takes its value in parts."""
+    """A variable whose value is read and assigned in parts, such as one that is sharded over a mesh."""
 
     def is_here(self) -> bool:
-        """Says whether this process holds all of it."""
+        """Says whether this process holds every value of the variable."""
 
     def writers(self) -> set[int]:
-        """Returns the numbers of the processes that have slices of it to write."""
+        """Returns the indices of the processes that have slices of this variable to write."""
 
     def slices(self) -> dict[Box, tf.Tensor]:
-        """Returns the slices of this process."""
+        """Returns the slices of the variable that this process writes: `{box: tensor}`."""
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most `most_bytes`, if this process holds all of it."""
+        """Yields the value in row-major order, in arrays of at most `most_bytes`; only if `is_here()`."""
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
-        """Assigns the value that `read` returns box by box, each to its shard."""
+        """Calls `read(box)` for each box of the variable, and assigns the result to the shards that hold this box."""
 
     def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
-        """Says whether this process's shards equal, bit for bit, the values that `read` returns."""
+        """Says whether this process's shards are bit for bit equal to what `read(box)` returns."""
 
 
 def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
-    """Yields boxes of at most `most` values, which cover the whole in row-major order."""
+    """Yields boxes of at most `most` values each, which together cover an array of `shape` in row-major order."""
     if math.prod(shape) <= most:
         yield whole_of(shape)
         return
@@ -68,7 +68,7 @@ def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
 
 
 def shape_and_slice(shape: Sequence[int], box: Box) -> str:
-    """Returns the name of a variable's part in TensorFlow's files; the whole has an empty name."""
+    """Returns TensorFlow's text for `box` of a variable: `"4 6 2,2:0,6"`; empty if `box` covers all of it."""
     if all(bounds == (0, size) for bounds, size in zip(box, shape, strict=True)):
         return ""
     parts = ":".join(f"{first},{last - first}" for first, last in box)
@@ -76,28 +76,28 @@ def shape_and_slice(shape: Sequence[int], box: Box) -> str:
 
 
 def whole_of(shape: Sequence[int]) -> Box:
-    """Returns the box that covers all of a variable of this shape."""
+    """Returns the box that covers a whole variable of this shape: `((0, 4), (0, 6))` for `[4, 6]`."""
     return tuple((0, size) for size in shape)
 
 
 def key_of(path: str) -> str:
-    """Returns TensorFlow's key of a variable in a file."""
+    """Returns the key under which a TensorFlow checkpoint stores the variable with this path."""
     return f"variables/{path.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def is_here(variable: tf.Variable) -> bool:
-    """Says whether this process holds all of a variable."""
+    """Says whether this process holds every value of `variable`."""
     return not isinstance(variable, InParts) or variable.is_here()
 
 
 def merge(prefixes: Sequence[str], into: str) -> None:
-    """Merges several files into one by their indices: no byte of a value is read."""
+    """Merges checkpoint files into one, `into`, by rewriting their indices; values aren't read."""
     with tf.device("CPU:0"):
         tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=into, delete_old_dirs=False)
 
 
 def read_part(prefix: str, path: str, variable: Typed, box: Box) -> tf.Tensor:
-    """Reads a part of a variable on the host; a variable saved whole is read whole into the host's memory."""
+    """Reads `box` of a saved variable into host memory. If the file holds the variable unsharded, all of it is read."""
     with tf.device("CPU:0"):
         (value,) = tf.raw_ops.RestoreV2(
             prefix=prefix,

@@ -1,4 +1,4 @@
-"""Processes that hold parts of the same variables and so save together: a failure of one is reported to all."""
+"""Processes that save one checkpoint together: if one of them fails, all of them learn why."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +13,9 @@ Expected = (OSError, tf.errors.OpError)  # errors of a disk, or of a server that
 
 
 class Peers(NamedTuple):
-    """A process's index among several, and how they communicate.
+    """The index of this process (`worker`), the number of processes (`workers`), and how they communicate.
 
-    All of them call `first_text`; it returns to each the text of the first process that has one.
+    Every process calls `first_text(text or None)`. Each call returns the text of the first process that gave one.
     """
 
     worker: int = 0
@@ -23,7 +23,7 @@ class Peers(NamedTuple):
     first_text: Callable[[str | None], str | None] = lambda text: text
 
     def problem(self, error: BaseException | None, temporary: Path | None = None) -> str | None:
-        """Returns the first process's problem; each calls it with its own `error` or `None`."""
+        """Returns the reason of the first process that failed; every process calls this with its `error` or `None`."""
         if not isinstance(error, Expected):
             return self.first_text(None)
         text = reason(error, temporary)
@@ -34,7 +34,7 @@ ALONE = Peers()
 
 
 def refusal(directory: Path, step: int, error: BaseException | None, problem: str | None) -> BaseException:
-    """Returns the exception to raise for a `problem` of one of them; this process's `error` if it has one."""
+    """Returns the exception to raise if a process failed with `problem`; its cause is this process's own `error`."""
     if isinstance(error, tf.errors.ResourceExhaustedError) and "OOM" in error.message:
         return error  # memory is full; the disk isn't to blame
     if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):

@@ -1,4 +1,4 @@
-"""Reading of checkpoints: the newest complete one, with every byte verified before and after."""
+"""Finds, verifies and restores checkpoints."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from core.errors import CheckpointError
 
 
 def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = None) -> Manifest | None:
-    """Returns the newest checkpoint whose files are as they were written; `None` if there has never been one.
+    """Returns the newest undamaged checkpoint; `None` if the directory has no checkpoint.
 
-    With `up_to`, later steps are ignored.
+    `up_to` excludes later steps.
 
-    A damaged one is reported through `warn`, and the next older one tried. If all are damaged, that is an error: a run
-    must not start afresh because its past can't be read.
+    A damaged checkpoint is reported through `warn`, and the next older one is tried. If all are damaged, a
+    `CheckpointError` ends the run, because it must not start afresh unnoticed.
     """
     try:
         found = [(step, path) for step, path in checkpoints_in(directory) if up_to is None or step <= up_to]
@@ -48,7 +48,7 @@ def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = 
 
 
 def of_step(directory: Path, step: int) -> Manifest | None:
-    """Returns the checkpoint of a step, with every byte verified; `None` if there is none."""
+    """Returns the checkpoint of `step`, after verifying every byte; `None` if that step has no checkpoint."""
     paths = [path for of, path in checkpoints_in(directory) if of == step]
     if not paths:
         return None
@@ -61,15 +61,15 @@ def of_step(directory: Path, step: int) -> Manifest | None:
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Returns the steps of all checkpoints, complete or not."""
+    """Returns the steps of all checkpoints in `directory`, in ascending order; damaged ones are included."""
     return sorted({step for step, _ in checkpoints_in(directory)})
 
 
 def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] = ()) -> None:
-    """Assigns `variables` their saved values, and verifies them.
+    """Assigns `variables` their values from the checkpoint, and compares the result with the manifest.
 
-    Names, shapes and dtypes must match exactly. Variables (live or saved) whose path matches a pattern of `partial`
-    (`*`, `?` and `[...]`; `*` matches `/` too) are skipped: the live ones keep their values.
+    Names, shapes and dtypes must match exactly. `partial` has patterns (`*`, `?` and `[...]`; `*` matches `/` too) of
+    paths to skip, in the checkpoint or the model. Skipped variables of the model keep their values.
     """
     left_out = matching({*variables, *manifest.variables}, partial, manifest)
     wanted = {path: variable for path, variable in variables.items() if path not in left_out}

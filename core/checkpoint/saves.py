@@ -1,4 +1,4 @@
-"""Asynchronous saving: training waits for a copy in memory, and a thread writes it."""
+"""Asynchronous checkpoints: training waits while variables are copied in memory; a thread writes the copy."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ KEEP = Keep()
 
 @dataclasses.dataclass
 class _UnderWay:
-    """A save in progress: this process's current work, and what follows once all processes have finished theirs."""
+    """A save in progress: `work` runs in this process; `rest` runs once every process has finished its `work`."""
 
     step: int
     temporary: Path
@@ -38,10 +38,10 @@ class _UnderWay:
 
 
 class Saves:
-    """Writes checkpoints into `directory`, one at a time: a second waits for the first.
+    """Writes checkpoints into `directory`, one at a time: the next save waits until the previous one is written.
 
-    If `peers` hold parts of the variables, all of them call the same methods at the same boundary between steps. They
-    communicate only there; a writer's thread never does.
+    If several processes (`peers`) hold parts of the variables, all call the same methods after the same training step.
+    They communicate only in these calls, never from the writer's thread.
     """
 
     def __init__(self, directory: Path, *, keep: Keep = KEEP, warn: Warn = warnings.warn, peers: Peers = ALONE):
@@ -62,11 +62,11 @@ class Saves:
         extra: Mapping[str, Any] = MappingProxyType({}),
         measured: Mapping[str, float] = MappingProxyType({}),
     ) -> Path:
-        """Copies `variables`, and starts writing `directory/step-<step>/`, which one atomic move puts in place.
+        """Copies `variables`, and starts writing `directory/step-<step>/`; one rename makes the checkpoint visible.
 
-        Then older checkpoints that `keep` doesn't cover are removed. `extra` is anything that JSON can hold; `measured`
-        are the metrics of this state. Whenever the process dies, `newest` finds either the earlier checkpoint or the
-        complete new one.
+        After that, checkpoints that `keep` doesn't cover are removed. `extra` is anything that JSON can hold, and
+        `measured` has the metrics at this step. If the process dies at any time, `newest` finds the earlier checkpoint
+        or the complete new one.
         """
         self.settle(lambda text: self.warn(TOO_OFTEN))
         self._copies = copies = copied(variables, worker=self.peers.worker, into=self._copies)
@@ -102,14 +102,14 @@ class Saves:
 
     @property
     def under_way(self) -> object | None:
-        """Returns the save that this process is writing, so that any thread can tell it from the next."""
+        """Returns the save that this process is writing, to be compared by identity; `None` if it writes none."""
         save = self._under_way
         return save if save is not None and not save.work.done() else None
 
     def go_on(self) -> None:
-        """Continues a save under way; all call it at a boundary where none is `busy`.
+        """Completes a save once no process is `busy`; all processes call this after the same training step.
 
-        Raises a `CheckpointError` if one of them couldn't write.
+        Raises a `CheckpointError` in every process if one process couldn't write.
         """
         save = self._under_way
         if save is None:
@@ -130,21 +130,21 @@ class Saves:
             raise refusal(self.directory, save.step, error, problem)
 
     def settle(self, note: Callable[[str], object] = lambda text: None) -> None:
-        """Waits until no save is under way, with a `note` if that takes long; raises the error of a failed save."""
+        """Waits until all saves are complete, and raises a failed save's error; calls `note` if this takes long."""
         while (save := self._under_way) is not None:
             _wait(save, note)
             self.go_on()
 
     def wait(self, seconds: float) -> None:
-        """Waits, in any thread, until this process has done its part, but at most `seconds`."""
+        """Waits until this process has written its part, or `seconds` have passed; any thread may call it."""
         if (save := self._under_way) is not None:
             futures.wait([save.work], seconds)
 
     @contextlib.contextmanager
     def settled(self, note: Callable[[str], object] = lambda text: None) -> Iterator[None]:
-        """Settles on exit.
+        """Calls `settle` when its context ends without an error.
 
-        After an error or a second Ctrl-C, this process waits for its own writes only, and contacts no others.
+        After an error or a second Ctrl-C, this process waits for its own part, and contacts no other process.
         """
         try:
             yield
@@ -158,7 +158,7 @@ class Saves:
         self.settle(note)
 
     def _folder(self, step: int, name: str) -> Path:
-        """Lets the first process make the folder that all write into; its error is raised in all processes."""
+        """Lets worker 0 make the folder that all processes write into; every process raises an error if that fails."""
         made, error = None, None
         if self.peers.worker == 0:
             try:
@@ -172,7 +172,7 @@ class Saves:
 
 
 def _wait(save: _UnderWay, note: Callable[[str], object]) -> None:
-    """Waits until this process has done its part, with a `note` if that takes long."""
+    """Waits until this process has written its part of `save`, and calls `note` if this takes long."""
     if futures.wait([save.work], LONG_SECONDS).not_done:
         note(f"waiting until the checkpoint of step {save.step} is written")
         futures.wait([save.work])
@@ -190,7 +190,7 @@ def save(
     warn: Warn = warnings.warn,
     peers: Peers = ALONE,
 ) -> Path:
-    """Saves one checkpoint as `Saves` does, and waits until it is written."""
+    """Saves one checkpoint as `Saves` does, waits until it is written, and returns its path."""
     saves = Saves(directory, keep=Keep(keep), warn=warn, peers=peers)
     path = saves.begin(variables, step=step, examples=examples, config_hash=config_hash, extra=extra)
     saves.settle()

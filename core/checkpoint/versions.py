@@ -1,4 +1,4 @@
-"""Versions of the software that affects results."""
+"""Versions of the software that affects a run's results."""
 
 import importlib.metadata
 import platform
@@ -9,7 +9,7 @@ _PACKAGES = ("tensorflow", "gin-config", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python, of Tapeloop, and of the installed packages that affect results."""
+    """Returns `{"python": "3.12.3", "tapeloop": ..., "tensorflow": ..., ...}`: the software that affects results."""
     found = {"python": platform.python_version(), "tapeloop": __version__}
     for name in _PACKAGES:
         try:

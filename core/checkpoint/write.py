@@ -1,6 +1,6 @@
-"""Copies variables at one moment, and writes a checkpoint from the copies while training continues.
+"""Copies variables between two training steps, and writes a checkpoint from the copies while training continues.
 
-Each process writes and reads back its parts; then the first process writes the rest.
+Each process writes its parts of the variables and reads them back. Then worker 0 completes the checkpoint.
 """
 
 import errno
@@ -17,9 +17,9 @@ from core.checkpoint.parts import Box, InParts, key_of, merge, read_part, shape_
 
 
 class Copy(tf.__internal__.tracking.Trackable):
-    """A copy of one variable: the part that this process writes, in separate memory.
+    """A copy, in separate memory, of the part of a variable that this process writes.
 
-    `tf.train.Checkpoint` saves it under the names of the variable itself.
+    `tf.train.Checkpoint` saves the copy under the variable's own name.
     """
 
     def __init__(self, variable: tf.Variable):
@@ -29,7 +29,7 @@ class Copy(tf.__internal__.tracking.Trackable):
         self.take(variable)
 
     def take(self, variable: tf.Variable) -> None:
-        """Copies the current value over the previous copy: allocating fresh memory would take many times as long."""
+        """Copies the variable's current value over the previous copy; allocating memory would be much slower."""
         whole = whole_of(self.shape)
         values = variable.slices() if isinstance(variable, InParts) else {whole: variable.read_value()}
         with tf.device("CPU:0"):
@@ -50,9 +50,9 @@ Copies = Mapping[str, Copy]  # by path
 
 
 def copied(variables: Mapping[str, tf.Variable], *, worker: int, into: Copies) -> Copies:
-    """Returns copies of what `worker` writes: the first writes everything except parts that only others hold.
+    """Returns `{path: copy}` of the variables of which process `worker` writes a part.
 
-    Earlier copies `into` the same variables are reused.
+    Worker 0 also writes all unsharded variables. Earlier copies `into` the same variables are overwritten.
     """
     own = {path: v for path, v in variables.items() if worker == 0 or isinstance(v, InParts)}
     if own.keys() != into.keys():
@@ -63,7 +63,7 @@ def copied(variables: Mapping[str, tf.Variable], *, worker: int, into: Copies) -
 
 
 def writers_of(copies: Copies) -> list[int]:
-    """Returns the numbers of the processes that write; the first always does."""
+    """Returns the sorted indices of the processes that write a file; 0 is always among them."""
     return sorted({0}.union(*(copy.writers for copy in copies.values())))
 
 
@@ -71,7 +71,7 @@ Hashes = Mapping[str, SavedVariable]  # by path
 
 
 def made_folder(directory: Path, name: str, warn: Warn) -> Path:
-    """Makes the folder that becomes the checkpoint `name`, and removes leftovers of killed saves."""
+    """Makes the temporary folder in which the checkpoint `name` is written, and removes leftovers of killed saves."""
     directory.mkdir(parents=True, exist_ok=True)
     remove_leftovers(directory, warn)
     temporary = free_name(directory / f"{TEMPORARY}{name}")
@@ -80,9 +80,9 @@ def made_folder(directory: Path, name: str, warn: Warn) -> Path:
 
 
 def write_parts(temporary: Path, copies: Copies, worker: int) -> Hashes:
-    """Writes this process's parts, and verifies them on the disk against the copies.
+    """Writes this process's parts of all variables, reads them back, and compares them with the copies.
 
-    Returns the hashes of the variables that it holds whole.
+    Returns the `SavedVariable` entries of the variables that this process holds whole, by path.
     """
     writers = writers_of(copies)
     if worker not in writers:
@@ -105,7 +105,7 @@ def write_parts(temporary: Path, copies: Copies, worker: int) -> Hashes:
 
 
 def put_together(temporary: Path, copies: Copies, whole: Hashes, content: Mapping[str, Any]) -> None:
-    """Combines all processes' files into one checkpoint, and seals it with its manifest."""
+    """Merges the files of all processes in `temporary` into one checkpoint, and writes its manifest."""
     writers = writers_of(copies)
     with plainly_named(temporary) as name:
         if writers != [0]:
@@ -125,7 +125,7 @@ def put_together(temporary: Path, copies: Copies, whole: Hashes, content: Mappin
 
 
 def write_slices(prefix: str, copies: Copies) -> None:
-    """Writes the slices of a process other than the first."""
+    """Writes the slices of a process other than worker 0 into the file `prefix`."""
     slices = [
         (key_of(path), shape_and_slice(copy.shape, box), value)
         for path, copy in sorted(copies.items())
@@ -137,7 +137,7 @@ def write_slices(prefix: str, copies: Copies) -> None:
 
 
 def _read_back(prefix: str, path: str, copy: Copy, box: Box, value: tf.Tensor) -> SavedVariable:
-    """Returns the entry of a saved slice, after comparing the disk with the copy."""
+    """Returns the manifest entry of a part; raises an `OSError` if the disk's bytes differ from `value`."""
     copied = described_value(value)
     if described_value(read_part(prefix, path, copy, box)) != copied:
         raise OSError(errno.EIO, f"`{path}` came back from the disk with other bytes than were written")

@@ -1,4 +1,4 @@
-"""Measurements of a training step: programs without one part of it, timed alternately."""
+"""Times a training step, and versions of the step that lack one part; the difference is that part's time."""
 
 from core.measure.clock import fractions, medians, rounds
 from core.measure.memory import peak_memory, reset_peak_memory

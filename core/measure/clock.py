@@ -1,4 +1,4 @@
-"""Alternating timing: a machine's speed drifts, so compared programs are timed in turns."""
+"""Times several programs in alternation, because a machine's speed drifts."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,9 @@ Round = Mapping[str, float]  # the seconds that each run took
 def rounds(
     runs: Mapping[str, Callable[[], float]], *, most: int, enough: Callable[[Sequence[Round]], bool] = lambda _: False
 ) -> list[Round]:
-    """Returns the times that the runs return, round after round; every second round is in reverse order.
+    """Calls each of `runs` once a round, and returns `[{name: seconds}]`; every second round is in reverse order.
 
-    It stops after `most` rounds, or earlier if `enough` says so of the rounds until then.
+    It stops after `most` rounds, or once `enough(rounds so far)` is true.
 
     >>> rounds({"a": iter([1.0, 2.0]).__next__, "b": iter([3.0, 4.0]).__next__}, most=2)
     [{'a': 1.0, 'b': 3.0}, {'b': 4.0, 'a': 2.0}]
@@ -24,12 +24,12 @@ def rounds(
 
 
 def medians(found: Sequence[Round]) -> dict[str, float]:
-    """Returns the median seconds of each run, in the order of the first round."""
+    """Returns `{name: median seconds}` over all rounds, with names in the order of the first round."""
     return {name: statistics.median(seconds[name] for seconds in found) for name in found[0]}
 
 
 def fractions(runs: Mapping[str, Callable[[], float]], *, of: str, most: int) -> tuple[float, dict[str, float]]:
-    """Returns the median time of the run `of`, and the median fraction of it that each other run took.
+    """Returns the median seconds of the run `of`, and `{name: median fraction of that time}` for all runs.
 
     >>> whole, parts = fractions({"part": iter([1.0, 6.0, 1.0]).__next__, "all": lambda: 4.0}, of="all", most=3)
     >>> whole, parts["part"]

@@ -1,4 +1,4 @@
-"""Peak memory use."""
+"""Peak memory of the process and of its GPUs."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory() -> None:
-    """Resets the peak."""
+    """Resets the peak memory that `peak_memory` returns to the current use."""
     for gpu in _gpus():
         tf.config.experimental.reset_memory_stats(gpu)
     if RESET.exists():
@@ -17,7 +17,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> dict[str, int]:
-    """Returns the peak resident bytes of the process, and the peak bytes of each GPU's allocator."""
+    """Returns peak bytes: `{"process": resident memory, "GPU:0": TensorFlow's allocator, ...}`."""
     found = {gpu: int(tf.config.experimental.get_memory_info(gpu)["peak"]) for gpu in _gpus()}
     kilobytes = re.search(r"VmHWM:\s*(\d+)", STATUS.read_text()) if STATUS.exists() else None
     return {**({"process": 1024 * int(kilobytes[1])} if kilobytes else {}), **found}

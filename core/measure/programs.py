@@ -1,8 +1,8 @@
-"""Programs without a part of a training step: the time that they save is the part's time.
+"""Versions of a training step without one part: the time that a version saves is the time of that part.
 
-Each is the engine's step with replaced parts. An optimizer that writes nothing omits the update; a single number in
-place of the parameters omits the backward pass; a silent exchange omits the collectives. TensorFlow prunes no more than
-that, since the metrics depend on the rest.
+Each version is the engine's step with some objects replaced. An optimizer that writes nothing omits the update. One
+dummy variable in place of the parameters omits the backward pass. A silent exchange omits the collectives. TensorFlow
+can't prune more than that, because metrics depend on the rest.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from core.task import Batch, Loss, Phase, Update
 
 
 class Program:
-    """A traced chunk of steps that can be timed, with the backend of its step."""
+    """A traced chunk of training steps, ready to be timed."""
 
     def __init__(self, run: Callable[[Batch, tf.Tensor], object], progress: Progress, backend: Backend):
         self.progress, self._backend, self._run = progress, backend, run
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
-        """Returns the time of the first `steps` of the chunk `stacked`; `first` is the number of its first step."""
+        """Runs the first `steps` steps of the chunk `stacked`, of which the first is step `first`; returns seconds."""
         place = self._backend.handed(tf.constant([first, first, first + steps], tf.int64))
         began = time.perf_counter()
         self._run(stacked, place)
@@ -39,7 +39,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The complete step, and the spec of its chunks."""
+    """The complete training step, and the spec of its chunks."""
 
     assembly: Assembly
     step: TrainStep
@@ -49,7 +49,7 @@ class Whole:
     seed: int
 
     def program(self, assembly: Assembly, exchange: Exchange) -> Program:
-        """Makes a program from other parts."""
+        """Makes the program of a step with another `assembly` (such as other optimizers) and another `exchange`."""
         step = _EndlessStep(
             assembly,
             self.batch_spec,
@@ -65,17 +65,17 @@ class Whole:
         return Program(step.backend.program(chunk, exchange.ledger), progress, step.backend)
 
     def _compiled(self, assembly: Assembly) -> bool | list[str]:
-        """Returns what to compile of these parts, as in the full step; forward passes alone contain no update."""
+        """Returns which updates of `assembly` to compile with XLA: those that the complete step compiles."""
         what, updates = self.step.compiled, (phase.name for phase in assembly.phases if isinstance(phase, Update))
         return what if isinstance(what, bool) else [name for name in updates if name in what]
 
     def silent(self, *heard: str) -> SilentExchange:
-        """Makes an exchange that communicates only in these phases."""
+        """Makes an exchange whose collectives are omitted, except those of the phases named in `heard`."""
         return SilentExchange(self.assembly.strategy, reduce_in=self.step.exchange.reduce_in, heard=heard)
 
 
 def forward_program(whole: Whole) -> Program:
-    """Makes the program of the forward passes alone."""
+    """Makes the program that runs only the forward passes."""
     phases, optimizers, ids = list[Phase](), dict[str, Optimizer](), {*whole.assembly.one_device_ids}
     variables = dict(whole.assembly.variables)
     for phase, plan in zip(whole.assembly.phases, whole.step.plans, strict=True):
@@ -96,14 +96,14 @@ def forward_program(whole: Whole) -> Program:
 
 
 def backward_program(whole: Whole) -> Program:
-    """Makes the program of the forward and backward passes."""
+    """Makes the program that runs forward and backward passes, without collectives and updates."""
     return whole.program(_without_updates(whole.assembly), whole.silent())
 
 
 def collective_programs(whole: Whole) -> dict[str, Program]:
-    """Makes programs, each with one more phase's collectives; empty if there are no collectives.
+    """Returns `{phase: program}`: each adds that phase's collectives to the previous program.
 
-    `whole.step` must have been traced: its collective log (ledger) names the phases.
+    Empty without collectives. `whole.step` must have been traced, because its collective log (ledger) names the phases.
     """
     phases = list(dict.fromkeys(entry.phase for entry in whole.step.exchange.ledger.collectives))
     assembly = _without_updates(whole.assembly)
@@ -111,7 +111,7 @@ def collective_programs(whole: Whole) -> dict[str, Program]:
 
 
 class TurnsExchange(SilentExchange):
-    """An exchange without communication, whose replicas run one after another, each timed."""
+    """An exchange that runs the replicas one after another, without collectives, and times each of them."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         super().__init__(strategy, reduce_in=reduce_in)
@@ -120,11 +120,11 @@ class TurnsExchange(SilentExchange):
         self._last: tf.Tensor | None = None  # when the previous replica ended
 
     def seconds(self) -> list[float]:
-        """Returns each replica's total time so far."""
+        """Returns each replica's seconds so far, over all calls."""
         return [float(variable) for variable in self._seconds]
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica, each after the previous one is done."""
+        """Calls `fn` on every replica; a replica starts when the previous one has finished."""
         return super().run(lambda *parts: self._timed(fn, *parts), *args)
 
     def _timed(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -139,7 +139,7 @@ class TurnsExchange(SilentExchange):
 
 
 def _now(values: list[Any], before: list[tf.Tensor] = []) -> tf.Tensor:  # noqa: B006  # it is read
-    """Returns the time when all these are computed; on the host, since a GPU's clock would be read too early."""
+    """Returns the host's time in seconds once `values` are computed; a GPU's clock would be read too early."""
     with tf.device("CPU:0"):
         seen = [tf.identity(tf.reshape(x, [-1])[:1]) for x in values if tf.is_tensor(x)]
         with tf.control_dependencies([*seen, *before]):
@@ -147,31 +147,31 @@ def _now(values: list[Any], before: list[tf.Tensor] = []) -> tf.Tensor:  # noqa:
 
 
 def turns_program(whole: Whole) -> tuple[Program, TurnsExchange]:
-    """Makes the program whose replicas run one after another, and the exchange that has their times."""
+    """Returns a program whose replicas run one after another, and the exchange that times them."""
     exchange = TurnsExchange(whole.assembly.strategy, reduce_in=whole.step.exchange.reduce_in)
     return whole.program(_without_updates(whole.assembly), exchange), exchange
 
 
 class _EndlessStep(TrainStep):
-    """Continues whatever its results are: without collectives and updates they are meaningless."""
+    """A step that never ends a run, even if a loss isn't finite: without updates, results are meaningless."""
 
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         return super().__call__(values, index, limits=limits)._replace(healthy=tf.constant(True))
 
 
 class _Unwritten(Optimizer):
-    """Receives gradients, and writes nothing."""
+    """An optimizer that writes nothing."""
 
     def __init__(self, parameters: Mapping[str, tf.Variable]):
         self.parameters = dict(parameters)
         self.averaged_statistics = {}
 
     def apply(self, gradients: Any, **_: Any) -> None:
-        """Leaves every variable unchanged."""
+        """Ignores the gradients."""
 
 
 class _Nothing(Module):
-    """A variable of zero, to train in place of networks."""
+    """A module with one variable, of value zero, which is trained in place of networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def _without_updates(assembly: Assembly) -> Assembly:
 
 
 def _forward_only(phase: Update, nothing: _Nothing) -> Update:
-    """Returns the phase with `nothing` as the trained module."""
+    """Returns `phase` as an update of `nothing` alone, so that no backward pass through the networks is needed."""
 
     def loss(batch: Batch, rng: Rng) -> Loss:
         made = phase.loss(batch, rng)

@@ -1,4 +1,4 @@
-"""Metric output: one `Writer` interface, with console, JSON lines and TensorBoard behind it.
+"""Writes metrics to the console, to JSON lines and to TensorBoard, through one `Writer` interface.
 
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 

@@ -27,9 +27,9 @@ _ON_THE_BAR = ("loss", _SPEED, "utilisation", "data_wait", "memory")  # in this 
 
 
 class Console:
-    """Prints one line per `write`; on a terminal, a bar below the lines follows `progress`.
+    """Prints one line per `write`; on a terminal, a progress bar stays below the lines.
 
-    If training is faster than a person reads, lines are held until the next time the bar is drawn.
+    On a terminal, lines of training metrics are printed together, at most once a second, so that a person can read.
     """
 
     def __init__(self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
@@ -62,9 +62,9 @@ class Console:
             self._draw(self._bar, step, now)
 
     def progress(self, step: int, figures: Figures | None = None) -> None:
-        """Moves the bar, at most once a second; `figures` are read only when they are drawn.
+        """Updates the bar, at most once a second. `figures` are converted to numbers only when the bar is drawn.
 
-        The time left is estimated from the first call on, so make it before the first step.
+        The remaining time is estimated from the first call on, so make that call before the first step.
         """
         now = self._clock()
         self._start = self._start or (step, now)
@@ -74,13 +74,13 @@ class Console:
             self._draw(self._bar, step, now)
 
     def note(self, text: str) -> None:
-        """Prints a line of text: a checkpoint was saved, something needs attention."""
+        """Prints `text` on a line, for example that a checkpoint was saved."""
         self._print((text, ""))
         if self._bar is not None:
             self._print_waiting(self._bar)
 
     def close(self) -> None:
-        """Removes the bar; the lines stay."""
+        """Removes the bar from the terminal; printed lines stay."""
         if self._bar is not None:
             self._print_waiting(self._bar)
             self._bar.stop()
@@ -93,7 +93,7 @@ class Console:
             self._waiting.append(Text.assemble(*line))
 
     def _print_waiting(self, bar: Progress) -> None:
-        """Prints all waiting lines at once; the bar is redrawn below them."""
+        """Prints all waiting lines at once, above the bar."""
         if self._waiting:
             # The terminal wraps long lines, so that they are whole in a wider window or when copied.
             bar.console.print(Text("\n").join(self._waiting), soft_wrap=True)
@@ -122,7 +122,7 @@ class Console:
         return justify(cell, width)
 
     def _eta(self, step: int, now: float) -> str:
-        """Estimates the time left from the average speed of the whole run, including evaluation and checkpoints."""
+        """Estimates the remaining time from the run's average speed so far, including evaluation and checkpoints."""
         first_step, start = self._start or (step, now)
         if step <= first_step:
             return "-:--"
@@ -133,7 +133,7 @@ class Console:
 
 
 def label(name: str) -> str:
-    """Returns a metric's name on the screen.
+    """Returns a metric's name as the console shows it.
 
     >>> label("examples_per_second"), label("d/gradient_penalty")
     ('examples/s', 'd/gradient penalty')
@@ -175,7 +175,7 @@ def _style(value: SupportsFloat) -> str:
 
 
 def _make_bar(stream: TextIO, total_steps: int) -> Progress | None:
-    """Makes a bar that is drawn only on request: no thread takes time from training. `None` if not on a terminal."""
+    """Makes a progress bar without a refresh thread; returns `None` if `stream` isn't a terminal."""
     terminal = Terminal(file=stream, highlight=False)
     # The stream itself is asked, because variables such as FORCE_COLOR make rich treat a pipe as a terminal.
     if not stream.isatty() or terminal.is_dumb_terminal:

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: one object a line with `step` and `split`, then the metrics.
+"""Writes metrics as JSON lines: one object per line, with `step`, `split` and the metrics.
 
 >>> import pathlib, tempfile
 >>> path = pathlib.Path(tempfile.mkdtemp()) / "metrics.jsonl"
@@ -24,11 +24,11 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class StepLines:
-    """Appends objects that have a `step` to `path`; after a kill and resume, it has the lines of an undisturbed run.
+    """Appends JSON objects with a `step` to the file `path`; after a resume, the file has no duplicate steps.
 
-    `first_step` is the step from which the run resumes: lines of later steps, and a last line cut short by a kill, are
-    removed. If it is 0, the file starts empty. This is correct if the lines of a step are written before its
-    checkpoint. A missing file is created with its first line.
+    The run resumes from `first_step`: lines of later steps are removed, and so is a last line that a kill cut short. If
+    `first_step` is 0, the file starts empty. Write the lines of a step before its checkpoint, else a kill can lose
+    lines. A missing file is created with its first line.
     """
 
     then = GOES_ON  # once the disk is full
@@ -39,7 +39,7 @@ class StepLines:
         self.rewind(first_step)
 
     def rewind(self, step: int) -> None:
-        """Removes the lines of steps after this one; all of them, if it is 0."""
+        """Removes the lines of steps after `step`; if `step` is 0, removes all lines."""
         self.close()
         with space_for(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,12 +48,12 @@ class StepLines:
                 write_whole({self._path: b"".join(kept)})
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Writes one line directly to the operating system, which keeps it even if this process is killed."""
+        """Writes one line to the operating system at once, so that it survives if this process is killed."""
         with space_for(self._path, then=self.then):
             append_whole(self.open(), f"{_encode(line)}\n".encode())
 
     def open(self) -> FileIO:
-        """Opens the file, and creates it if it is missing."""
+        """Opens the file for appending, and creates it if it is missing."""
         if self._stream is None:
             self._stream = self._path.open("ab", buffering=0)  # on a full disk, a line isn't kept for later
         return self._stream
@@ -65,10 +65,10 @@ class StepLines:
 
 
 class JsonLines(StepLines):
-    """Writes metrics.
+    """Appends metrics to a JSON-lines file.
 
-    JSON has no infinity or NaN: such a metric is written as `null`, which readers treat as missing, while a metric that
-    wasn't measured has no key at all.
+    JSON has no infinity or NaN: such a value is written as `null`, which readers treat as missing. A metric that wasn't
+    measured has no key.
     """
 
     def __init__(self, path: Path, first_step: int):
@@ -81,7 +81,7 @@ class JsonLines(StepLines):
 
 
 def line_of(step: int, split: str, figures: Mapping[str, float], checkpoint: str | None = None) -> bytes:
-    """Returns the line that `JsonLines` writes for `figures`, with the `checkpoint` that they belong to."""
+    """Returns the bytes of the line that `JsonLines` writes for `figures`; `checkpoint` becomes a column."""
     marks = {} if checkpoint is None else {CHECKPOINT: checkpoint}
     return f"{_encode(_row(step, split, figures, marks))}\n".encode()
 
@@ -104,18 +104,18 @@ def _is_kept(line: bytes, first_step: int) -> bool:
 
 
 class Warned(StepLines):
-    """Appends warnings to `path`, as `StepLines` does; a warning kept by an earlier start isn't repeated."""
+    """Appends warnings to the file `path`; a warning that the file already has isn't repeated after a restart."""
 
     then = "until then warnings are shown, but not kept"
 
     def rewind(self, step: int) -> None:
-        """Removes the warnings of steps after this one, which may be given again."""
+        """Removes the warnings of steps after `step`, so that they can be written again."""
         super().rewind(step)
         lines = self._path.read_bytes().splitlines() if self._path.exists() else []
         self._texts = {str(json.loads(line).get("warning")) for line in lines}
 
     def warn(self, step: int, text: str, *, each: bool = False) -> None:
-        """Keeps a warning of this step, unless it is kept already; with `each`, only an identical text counts."""
+        """Appends the warning `text`, unless the file has it; without `each`, numbers in texts are ignored."""
         there = text in self._texts or (not each and gist(text) in map(gist, self._texts))
         if not there:
             self.append({"step": step, "warning": text})
@@ -123,7 +123,7 @@ class Warned(StepLines):
 
 
 def gist(text: str) -> str:
-    """Returns the common part of warnings that differ only in numbers; numbers in names distinguish modules.
+    """Returns `text` without numbers, to compare warnings; digits in names stay, since they tell modules apart.
 
     >>> gist("31 % of the time was spent waiting") == gist("2 % of the time was spent waiting")
     True

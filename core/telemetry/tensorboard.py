@@ -1,4 +1,4 @@
-"""TensorBoard output, with an event writer that runs no TensorFlow op and so affects no tracing or placement."""
+"""TensorBoard output without TensorFlow operations, so that it affects neither tracing nor device placement."""
 
 import io
 import itertools
@@ -26,10 +26,10 @@ _count = itertools.count()
 
 
 class TensorBoard:
-    """Writes below `directory`, one folder per split: TensorBoard draws metrics of one name in one chart.
+    """Writes TensorBoard events into one folder per split, `directory/<split>`.
 
-    `first_step` is the step from which the run resumes: TensorBoard forgets later steps of an earlier, killed run in
-    the same directory. If it is 0, it forgets everything.
+    The run resumes from `first_step`: TensorBoard drops events of later steps that a killed run wrote to `directory`.
+    If `first_step` is 0, it drops all earlier events.
     """
 
     def __init__(self, directory: Path, first_step: int, clock: Callable[[], float] = time.time):
@@ -40,7 +40,7 @@ class TensorBoard:
         self._forget()
 
     def rewind(self, step: int) -> None:
-        """Makes TensorBoard forget the steps after this one, and continues from there."""
+        """Makes TensorBoard drop the events of steps after `step`."""
         self.close()
         self._files.clear()
         self._forgotten = step + 1  # the run's description is stored at its first step
@@ -59,7 +59,7 @@ class TensorBoard:
         self._add(split, Event(step=step, summary=Summary(value=values)))
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
-        """Writes the configuration: as a text, and its values as hyperparameters, next to the metrics."""
+        """Writes the configuration as a text, and its values as hyperparameters of this run."""
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
         # Otherwise TensorBoard merges runs with equal values, and names each by a hash of them.
@@ -68,18 +68,18 @@ class TensorBoard:
         self._add("", Event(step=self._first_step, summary=found))
 
     def image(self, step: int, name: str, png: bytes) -> None:
-        """Writes an image; its size is read from the PNG's header."""
+        """Writes a PNG image; its width and height are read from the PNG's header."""
         width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
         value = Summary.Value(tag=name, image=picture)
         self._add("samples", Event(step=step, summary=Summary(value=[value])))
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Writes a text, unchanged."""
+        """Writes `text` as preformatted text."""
         self._text("samples", step, name, "".join(f"    {line}\n" for line in text.split("\n")))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Writes the distribution of each array's finite values."""
+        """Writes a histogram of each array; infinite values and NaN are left out."""
         finite = {name: x[np.isfinite(x)].astype(np.float64) for name, x in values.items()}
         found = [Summary.Value(tag=name, histo=_histogram(x)) for name, x in finite.items() if x.size]
         self._add("weights", Event(step=step, summary=Summary(value=found)))
@@ -105,7 +105,7 @@ class TensorBoard:
 
 
 class _EventFile:
-    """A new event file in `directory`, which tells TensorBoard what to forget."""
+    """A new event file in `directory`, which makes TensorBoard drop earlier events from step `forgotten` on."""
 
     def __init__(self, directory: Path, forgotten: int, clock: Callable[[], float]):
         self._clock = clock
@@ -124,7 +124,7 @@ class _EventFile:
             raise
 
     def write(self, *events: Event) -> None:
-        """Writes events, with the time: all of them, or none."""
+        """Appends events with the current time; if the disk is too full for all of them, appends none."""
         records = io.BytesIO()
         for event in events:
             event.wall_time = self._clock()
@@ -149,7 +149,7 @@ def _histogram(values: npt.NDArray[np.float64]) -> HistogramProto:
 
 
 def _value(text: str) -> bool | float | str:
-    """Returns the value of a setting in a type that TensorBoard can sort: a number or bool if possible."""
+    """Converts the text of a setting to a bool or number if possible, so that TensorBoard can sort by it."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -159,7 +159,7 @@ def _value(text: str) -> bool | float | str:
 
 
 def _utf8(text: str) -> str:
-    """Returns a text with its file names decoded as UTF-8, whatever the locale.
+    """Returns `text` with undecoded bytes of file names decoded as UTF-8, whatever the locale.
 
     >>> _utf8("runs/\\udcc3\\udca4")
     'runs/ä'

@@ -1,4 +1,4 @@
-"""The `Writer` interface of console, JSON lines and TensorBoard, and `Telemetry`, which writes to several."""
+"""The `Writer` interface, and `Telemetry`, which passes metrics to several writers."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,23 +11,23 @@ from core.telemetry.jsonl import Warned, gist
 
 
 class Writer(Protocol):
-    """A destination for the metrics of a step, for one split of the data (`train`, `eval`, ...)."""
+    """Receives metrics by step and by split of the data (`train`, `eval`, ...)."""
 
     def write(self, step: int, split: str, figures: Mapping[str, float]) -> None:
-        """Writes `figures` so that readers see them at once."""
+        """Writes `figures` at once, without buffering."""
 
     def close(self) -> None:
-        """Ends writing."""
+        """Closes the writer; nothing is written after this."""
 
 
 @runtime_checkable
 class Screen(Writer, Protocol):
-    """A writer that a person watches."""
+    """A writer that a person watches while the run lasts, such as the console."""
 
     live: bool  # whether it shows progress as it is made, not only written lines
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Shows the progress of the run."""
+        """Shows that the run has reached `step`, with some metrics."""
 
     def note(self, text: str) -> None:
         """Shows a line of text."""
@@ -35,31 +35,31 @@ class Screen(Writer, Protocol):
 
 @runtime_checkable
 class Rewinding(Writer, Protocol):
-    """A writer that keeps its input, and can remove it again."""
+    """A writer whose records can be removed again, if a run goes back to an earlier step."""
 
     def rewind(self, step: int) -> None:
-        """Removes everything written for steps after this one."""
+        """Removes the records of all steps after `step`."""
 
 
 @runtime_checkable
 class Gallery(Writer, Protocol):
-    """A writer that can show more than metrics. On a full disk it skips them, and the run continues."""
+    """A writer that also shows images, texts and histograms, unless the disk is full: TensorBoard, for example."""
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
-        """Shows how the run is configured."""
+        """Shows the configuration: its `text`, and the value of each setting."""
 
     def image(self, step: int, name: str, png: bytes) -> None:
-        """Shows a PNG."""
+        """Shows a PNG image."""
 
     def text(self, step: int, name: str, text: str) -> None:
         """Shows a text."""
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Shows the distribution of each array's values."""
+        """Shows a histogram of each array."""
 
 
 class Telemetry:
-    """Several writers as one; its screens also get progress and notes. Without writers it does nothing."""
+    """Passes metrics to all `writers`, and progress and notes to those that are screens. `writers` may be empty."""
 
     def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
         self.warned = warned
@@ -68,7 +68,7 @@ class Telemetry:
         self._step = 0  # the last reported one
 
     def add(self, writer: Writer) -> None:
-        """Adds a writer, which gets everything written from now on."""
+        """Adds a writer, which gets everything that is written after this call."""
         self._take([*self.writers, writer])
 
     def _take(self, writers: Sequence[Writer]) -> None:
@@ -78,7 +78,7 @@ class Telemetry:
         self.live = any(screen.live for screen in self.screens)
 
     def write(self, step: int, split: str, figures: Mapping[str, float], *, shown: bool = True) -> None:
-        """Passes `figures` to each writer in turn; to screens only if `shown`."""
+        """Passes `figures` to each writer; with `shown=False`, screens are skipped."""
         self._step = step
         for writer in self.writers:
             if writer not in self.galleries and (shown or writer not in self.screens):
@@ -86,13 +86,13 @@ class Telemetry:
         self._show(lambda gallery: gallery.write(step, split, figures))
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Shows the progress of the run; cheap enough to call after each chunk of steps."""
+        """Passes the step and metrics to the screens; cheap enough to call after each chunk of steps."""
         self._step = step
         for screen in self.screens:
             screen.progress(step, figures)
 
     def rewind(self, step: int) -> None:
-        """Removes the records of all steps after `step` from each writer."""
+        """Removes the records of all steps after `step` from each writer that can remove them."""
         self._step = step
         for writer in self.writers:
             if isinstance(writer, Rewinding):
@@ -111,7 +111,7 @@ class Telemetry:
         self._show(lambda gallery: gallery.text(step, name, text))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Shows the distribution of arrays' values in each gallery."""
+        """Shows a histogram of each array in each gallery."""
         self._show(lambda gallery: gallery.histograms(step, values))
 
     def note(self, text: str) -> None:
@@ -119,13 +119,13 @@ class Telemetry:
             screen.note(text)
 
     def warn_once(self, text: str) -> None:
-        """Shows and keeps a warning once; warnings that differ only in numbers count as the same."""
+        """Shows and stores a warning once; texts that differ only in numbers count as the same warning."""
         if gist(text) not in self._warnings:
             self._warnings.add(gist(text))
             self.warn(text, each=False)
 
     def warn(self, text: str, *, each: bool = True) -> None:
-        """Shows and keeps a warning; without `each`, only if the file has none that differs only in numbers."""
+        """Shows and stores a warning; without `each`, it isn't stored if a stored one differs only in numbers."""
         self.note(f"Warning: {text}")
         if self.warned:
             with self.sparing():
@@ -133,14 +133,14 @@ class Telemetry:
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[None]:
-        """Warns if a disk is full during its context, for work that the run can do without."""
+        """Turns a `NoRoomError` inside its context into a warning, for output that the run can do without."""
         try:
             yield
         except NoRoomError as error:
             self.warn_once(str(error))
 
     def close(self) -> None:
-        """Closes every writer, even if one of them fails to close."""
+        """Closes every writer, even if closing another one raises an error."""
         with contextlib.ExitStack() as closing:
             for writer in self.writers:
                 closing.callback(writer.close)

@@ -1,4 +1,4 @@
-"""Initial weights of a run: from another run's checkpoint, or from a weight file.
+"""Starts a run with given weights: from another run's checkpoint, or from a weight file.
 
 >>> import tempfile
 >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Assigns the initial weights of a run to the variables of a task."""
+"""Assigns a run's initial weights to the variables of its task."""
 
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -19,16 +19,16 @@ REFRESHES = 30  # after so many, a power iteration from any vector has about con
 
 
 class Begun(NamedTuple):
-    """The origin of a run's weights: as a line to print, and as a record for its checkpoints."""
+    """The source of a run's initial weights: a `line` to print, and a `record` for the run's checkpoints."""
 
     line: str
     record: Mapping[str, Any]
 
 
 def begin_with(start: StartFrom, task: tf.Module) -> Begun:
-    """Assigns the weights that `start` names, bit for bit; nothing is assigned unless all exist and fit.
+    """Assigns the weights that `start` names, bit for bit; if one is missing or doesn't fit, assigns none.
 
-    State derived from these weights is refreshed.
+    Afterwards, state that a module derives from its weights, such as a spectral norm, is computed anew.
     """
     weights = start.open()
     if refusal := weights.refusal(task):
@@ -57,7 +57,7 @@ def begin_with(start: StartFrom, task: tf.Module) -> Begun:
 
 
 def _read(weights: Weights, part: Part, variable: tf.Variable) -> npt.NDArray[Any]:
-    """Returns the value for a variable; raises a `CheckpointError` if it isn't finite."""
+    """Returns the saved value for `variable`, in its dtype; raises a `CheckpointError` if a value isn't finite."""
     value = weights.read(part.name)
     if part.axes is not None:
         value = np.transpose(value, part.axes)
@@ -75,9 +75,9 @@ def _widened(dtype: str, variable: tf.Variable) -> str:
 
 
 def refresh_derived(task: tf.Module, taken: Container[int], averages: Container[int]) -> None:
-    """Refreshes the derived state of assigned weights: those with an id in `taken`, some of them `averages`.
+    """Recomputes the state that modules derive from weights, in modules with a variable whose id is in `taken`.
 
-    State taken with its weights stays bit for bit; with averaged weights it is refreshed once, as in evaluation.
+    Derived state that was itself taken stays as saved; of `averages`, it is recomputed once, as in evaluation.
     """
     for part in (task, *task.submodules):
         if hasattr(part, "refresh") and any(id(v) in taken for v in part.variables):

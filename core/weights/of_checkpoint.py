@@ -1,4 +1,4 @@
-"""Weights from another run: from its newest checkpoint, or from a named one."""
+"""Weights from another run: from its newest checkpoint, or from a chosen one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,15 +25,15 @@ _AVERAGING = ("ema", "polyak", "lookahead", "sam", "schedule_free_adamw")  # for
 def checkpoint(
     path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}, averaged: bool = True
 ) -> StartFrom:
-    """Starts from the weights of the run in the folder `path`, from its newest checkpoint or `checkpoints/step-...`.
+    """Starts from a checkpoint: `path` is a run's folder (its newest is used) or a `checkpoints/step-...` folder.
 
-    They are the weights that its evaluation reads: averages if its optimizer keeps them, unless `averaged` is False.
+    These are the weights that the other run evaluates (averages, if it keeps them), or trains, if not `averaged`.
     """
     return StartFrom(lambda: CheckpointWeights(path_of(path), averaged=averaged), path, take, rename)
 
 
 class CheckpointWeights(Weights):
-    """The saved variables of a task, by their paths in it, without optimizer slots."""
+    """The variables of a task in a checkpoint, by path, without optimizer slots."""
 
     def __init__(self, path: Path, *, averaged: bool):
         manifest = self._manifest = _found(path)
@@ -82,7 +82,7 @@ class CheckpointWeights(Weights):
 
 
 def _found(path: Path) -> Manifest:
-    """Returns the checkpoint at `path`, or the newest one of the run at `path`."""
+    """Returns the checkpoint at `path`; if `path` is a run's folder, the newest one in it."""
     if (path / MANIFEST).is_file():
         try:
             return verified(path)
@@ -106,7 +106,7 @@ def _found(path: Path) -> Manifest:
 
 
 def _averages(manifest: Manifest, averaged: bool) -> dict[str, str]:
-    """Returns where the averages to use in place of variables are stored."""
+    """Returns `{variable: saved name of its average}`; empty if `averaged` is False or the run keeps no averages."""
     if not averaged:
         return {}
     instead = "Give `averaged=False`, which takes the weights that its training used"

@@ -1,6 +1,6 @@
-"""Weights from a file of another program: `.npz` or `.safetensors`.
+"""Weights that another program wrote: `.npz` or `.safetensors` files.
 
-If names have `.` between their parts, as PyTorch's do, `/` replaces it.
+Each `.` in an array's name, as PyTorch writes them, is replaced with `/`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,9 +46,9 @@ def npz_weights(
     rename: Mapping[str, str] = {},
     transpose: Mapping[str, Sequence[int]] = {},
 ) -> StartFrom:
-    """Starts from the arrays of a file that `np.savez` has written.
+    """Starts from the arrays of an `.npz` file, which `np.savez` writes.
 
-    `transpose` maps patterns of this task's variables to the order of their axes in the file.
+    `transpose` maps patterns of the task's variables to orders of axes: `{"*/w": [1, 0]}` swaps the file's two axes.
     """
     return StartFrom(lambda: open_npz(path_of(path)), path, take, rename, transpose)
 
@@ -63,13 +63,13 @@ def safetensors_weights(
 ) -> StartFrom:
     """Starts from the tensors of a `.safetensors` file.
 
-    `transpose` maps patterns of this task's variables to the order of their axes in the file.
+    `transpose` maps patterns of the task's variables to orders of axes: `{"*/w": [1, 0]}` swaps the file's two axes.
     """
     return StartFrom(lambda: open_safetensors(path_of(path)), path, take, rename, transpose)
 
 
 class FileWeights(Weights):
-    """The arrays of one file."""
+    """The arrays of one weight file, by name."""
 
     others = True
 
@@ -91,7 +91,7 @@ class FileWeights(Weights):
 
 
 def open_npz(path: Path) -> FileWeights:
-    """Returns the arrays of an `.npz` file, all read into memory."""
+    """Reads all arrays of an `.npz` file into memory."""
     sha256 = _hashed(path)
     try:
         arrays = read_npz(path)
@@ -102,7 +102,7 @@ def open_npz(path: Path) -> FileWeights:
 
 
 def open_safetensors(path: Path) -> FileWeights:
-    """Returns the tensors of a `.safetensors` file, each read on request."""
+    """Opens a `.safetensors` file; a tensor is read when it is requested."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:

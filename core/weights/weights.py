@@ -24,33 +24,33 @@ class ArrayType(NamedTuple):
 
 
 class Weights(ABC):
-    """Arrays by name, read one by one. `others` means that another program named and typed them."""
+    """Named arrays that are read one at a time. `others` is True if another program wrote the file."""
 
     others = False
 
     def __init__(self, place: str, types: Mapping[str, ArrayType], record: Mapping[str, Any]):
-        """Takes the `place` named in messages, and the `record` that the new run's checkpoints keep."""
+        """`place` names the source in messages, `types` has each array's type, and `record` goes into checkpoints."""
         self.place, self.types, self.record = place, types, record
 
     @abstractmethod
     def read(self, name: str) -> npt.NDArray[Any]:
-        """Returns an array; raises a `CheckpointError` if it can't be read."""
+        """Returns the array `name`; raises a `CheckpointError` if it can't be read."""
 
     def refusal(self, task: tf.Module) -> str | None:
-        """Returns why `task` would compute something else with these weights, beyond what shapes show."""
+        """Returns why `task` can't use these weights, though all shapes fit, as an error text; else `None`."""
         return None
 
     def called(self, name: str) -> str:
-        """Returns a note on an array besides its name: for an average, that it is one."""
+        """Returns a note for messages about the array `name`: "averages" if it is an average; else empty."""
         return ""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartFrom:
-    """The weights that a new run starts from, and the variables that they go to. Opens nothing yet.
+    """The weights that a new run starts from, and the variables that get them. No file is opened until `open()`.
 
-    `take` holds patterns of the task's variables; `transpose` maps such patterns to an order of axes; `rename` maps
-    names of the weights to names of the task.
+    `take` has patterns of the task's variables; `transpose` maps such patterns to an order of axes. `rename` maps names
+    in the file or checkpoint to names in the task.
     """
 
     open: Callable[[], Weights]
