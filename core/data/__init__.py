@@ -1,4 +1,4 @@
-"""Data: sources of examples, and the pipeline that arranges them for the engine.
+"""Data: sources of examples, and the pipeline that makes batches of them.
 
 >>> from core.data import digits, train_chunks
 >>> chunks = train_chunks(digits("train"), global_batch_size=32, microbatches=1, chunk_steps=50, seed=0)

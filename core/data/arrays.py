@@ -6,9 +6,9 @@
     >>> source.spec["image"].dtype.name, source.spec["label"].dtype.name, source.extremes("label")
     ('float32', 'int32', (0, 0, 9, 9))
 
-Examples have the types that steps compute with. uint8 arrays of rank two or more are levels of grey or colour, and
-become float32, times `scale`; other integers become int32 and other floats float32. To keep bytes that aren't levels
-(text, for example) as integers, convert the array to int32 beforehand.
+Arrays are converted to the types in which steps compute. A uint8 array of rank two or more has grey or colour levels:
+it becomes float32, times `scale`. Other integers become int32, and other floats float32. If bytes aren't levels (text,
+for example), convert the array to int32 first.
 """
 
 import functools
@@ -29,7 +29,7 @@ SAMPLED = 256  # examples, about, that go into a fingerprint
 
 
 class ArraySource(Source):
-    """A source of arrays by feature, whose first axis counts the examples; levels are from 0 to `highest_level`."""
+    """A source of arrays, `{feature: [examples, ...]}`; a uint8 array has levels from 0 to `highest_level`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ArraySource(Source):
         return {feature: tf.gather(values, indices) for feature, values in self._tensors.items()}
 
     def _decode(self, kept: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Converts levels to floats on reading; in memory they stay bytes, a quarter of the size."""
+        """Converts uint8 levels to float32 when they are read; in memory they stay uint8, a quarter of the size."""
         return {
             feature: tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
             for feature, values in kept.items()
@@ -107,7 +107,7 @@ class ArraySource(Source):
 
     @functools.cached_property
     def _tensors(self) -> dict[str, tf.Tensor]:
-        """Makes tensors of the arrays, once and outside any graph: pipelines capture them without a copy."""
+        """Converts the arrays to tensors once, outside any graph, so that pipelines use them without a copy."""
         with tf.init_scope(), tf.device("CPU:0"):
             tensors = {feature: tf.constant(values) for feature, values in self._arrays.items()}
         # From here on the NumPy arrays share the tensors' memory, so that nothing is stored twice.
@@ -123,7 +123,7 @@ def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
 
 
 def as_kept(name: str, feature: str, values: Array) -> Array:
-    """Returns `values` in their storage dtype: uint8 (levels), int32, float32 or bool."""
+    """Converts `values` to the dtype in which they are stored: uint8 (levels), int32, float32 or bool."""
     if values.ndim == 0:
         raise DataError(
             f"`{feature}` of the source `{name}` is a single number ({values!r}); "
@@ -149,7 +149,7 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
 
 
 def _as_float32(name: str, feature: str, values: Array) -> Array:
-    """Returns `values` as float32; raises for a number that only a wider type can hold."""
+    """Converts `values` to float32; raises a `DataError` for a number that is too large for float32."""
     with np.errstate(over="ignore"):
         kept = values.astype(np.float32, copy=False)
     if values.dtype.itemsize > 4 and not np.isfinite(kept).all():

@@ -1,4 +1,4 @@
-"""Random image augmentation for step functions: an image's change depends on its place in the global batch.
+"""Random image augmentation inside step functions, with the same results on any number of replicas.
 
 >>> from core.random import Rng
 >>> images = tf.reshape(tf.range(2.0 * 6 * 6), [2, 6, 6, 1])
@@ -14,10 +14,10 @@ from core.random import Rng
 
 
 def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Tensor:
-    """Crops each image [rows, height, width, channels] to a random square of `size` pixels, and mirrors half of them.
+    """Crops each image [rows, height, width, channels] to a random square, and mirrors it with probability 1/2.
 
-    The same `rng` gives the same squares: pass `rng` and `rng.again()` for pairs of images, and `rng.fold("a")` and
-    `rng.fold("b")` for images of two domains. Without `rng`, for evaluation, it takes the centre, unmirrored.
+    The square has `size` pixels per side. Equal generators crop equally: pass `rng` and `rng.again()` for pairs of
+    images, but `rng.fold("a")` and `rng.fold("b")` for two domains. Without `rng`, as in evaluation, crops are central.
     """
     rows, height, width, _ = images.shape
     if rows is None:
@@ -42,9 +42,9 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
 def random_affine(
     images: tf.Tensor, rng: Rng, *, turn: float = 0.0, shear: float = 0.0, scale: float = 1.0, shift: float = 0.0
 ) -> tf.Tensor:
-    """Rotates, shears, scales and shifts each image at random, up to these limits; see `affine`.
+    """Rotates, shears, scales and shifts each image at random, up to these limits; `affine` explains the units.
 
-    `scale` is the largest factor, and its inverse the smallest.
+    The factor is between `1 / scale` and `scale`; the other numbers are between minus the limit and the limit.
     """
     chance = 2.0 * rng.rows.uniform(images.shape[0], 5) - 1.0
     turns, shears, scales, down, across = tf.unstack(chance, axis=1)
@@ -57,8 +57,8 @@ def affine(
 ) -> tf.Tensor:
     """Rotates each image [rows, height, width, channels] about its centre, shears, scales and shifts it.
 
-    `turn` (radians), `shear` (pixels across per pixel down) and `scale` are one number per row or for all; `shift` is
-    [rows, 2] or one pair: pixels down and across. Interpolation is linear; outside the image is zero.
+    `turn` (radians), `shear` (pixels across per pixel down) and `scale` are one number for all rows, or [rows]. `shift`
+    is [rows, 2] or one pair: pixels down and across. Interpolation is linear; pixels outside the image are zero.
     """
     _, height, width, _ = images.shape
     turn, shear, scale = (tf.convert_to_tensor(x, tf.float32)[..., tf.newaxis] for x in (turn, shear, scale))
@@ -81,5 +81,5 @@ def affine(
 
 
 def _offset(unit: tf.Tensor, largest: int) -> tf.Tensor:
-    """Maps a number in [0, 1) to one of 0, ..., `largest`, with equal probability."""
+    """Converts `unit`, in [0, 1), to one of the integers 0, ..., `largest`, with equal probability."""
     return tf.cast(unit * (largest + 1.0), tf.int32)

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019), using the package `tokenizers`.
 
-The file is the package's `tokenizer.json`, such as GPT-2's. Decoding restores exactly the encoded bytes, even if they
-aren't UTF-8: bytes that belong to no letter become tokens of single bytes.
+A tokenizer is stored in the package's format, `tokenizer.json`, as GPT-2's is. Decoding restores exactly the encoded
+bytes: bytes that aren't UTF-8 become tokens of single bytes.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _ADVICE = "give one that `python -m trainers.tokenize --train_bpe=8192 --bpe=FIL
 
 
 class BpeTokenizer(Tokenizer):
-    """Encodes with the merges of a `tokenizer.json`; its identity is the file's SHA-256."""
+    """A byte-pair tokenizer read from a `tokenizer.json`; its `identity` is the file's SHA-256."""
 
     def __init__(self, path: Path) -> None:
         content = _read(path)
@@ -82,7 +82,7 @@ def bpe(path: str) -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
-    """Learns at most `vocabulary` tokens from `texts`, and writes them to `path`."""
+    """Learns a vocabulary of at most `vocabulary` tokens from `texts`, and writes it to the file `path`."""
     check_vocabulary(vocabulary, name="vocabulary")
     package = _package()
     coder = package.Tokenizer(package.models.BPE())
@@ -100,7 +100,7 @@ def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:
 
 
 def check_vocabulary(vocabulary: int, *, name: str) -> None:
-    """Raises if `vocabulary` leaves no room for a pair; `name` is the user's name for the number."""
+    """Raises a `ConfigurationError` that names `name` if `vocabulary` leaves no room for a byte pair."""
     if vocabulary < LEAST_VOCABULARY:
         raise ConfigurationError(
             f"`{name}` is {vocabulary}, but 256 bytes and the end of a document are tokens by themselves: give "
@@ -109,7 +109,7 @@ def check_vocabulary(vocabulary: int, *, name: str) -> None:
 
 
 def _text_of(added: Any) -> bytes:
-    """Returns the text of a token that the file adds to the byte pairs; empty for special tokens."""
+    """Returns the bytes of an added token, which isn't made of byte pairs; empty for special tokens."""
     return b"" if added.special else bytes(added.content.encode())
 
 
@@ -134,7 +134,7 @@ def _package() -> Any:
 
 
 def _alphabet() -> dict[str, int]:
-    """Returns GPT-2's characters for bytes: printable ones stand for themselves, others start at 256."""
+    """Returns GPT-2's `{character: byte}`: a printable byte has its own character, others have those from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [value for value in range(256) if value not in printable]
     return {chr(v): v for v in printable} | {chr(256 + i): v for i, v in enumerate(others)}

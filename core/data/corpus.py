@@ -1,7 +1,7 @@
-"""Text files and their documents, read in pieces, so that a document may be larger than memory.
+"""Reads text files in pieces, so that a document may be larger than memory.
 
-A file is one document, or several with a `separator` between them. The pieces of a document depend on the document
-alone: its tokens are the same whether it is read at once or after an interruption.
+A file is one document, or several with a `separator` between them. Pieces are cut at the same places if reading resumes
+in the middle of a document. So the tokens are the same as without an interruption.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _READ_AHEAD = 4  # pieces; the rest of earlier ones is copied each time
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Some bytes of a document, and the file offset after them."""
+    """Some bytes of a document; `next_offset` is the position in the file where the next piece begins."""
 
     text: bytes
     begins_document: bool
@@ -36,15 +36,15 @@ class Piece:
     next_offset: int
 
     def tokens(self, tokenizer: Tokenizer) -> Numbers:
-        """Returns the tokens of these bytes, and the end token at the end of the document."""
+        """Returns the tokens of these bytes, plus the end token if the document ends here."""
         tokens = tokenizer.encode_whole(self.text)
         return np.append(tokens, np.int32(tokenizer.end)) if self.ends_document else tokens
 
 
 def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, inside: bool = False) -> Iterator[Piece]:
-    """Yields the documents of `file` from `offset` on, cut after the last line that ends within `PIECE` bytes.
+    """Yields the documents of `file`, from byte `offset` on, in pieces of at most `PIECE` bytes.
 
-    `inside` says that `offset` is within a document. Empty documents are skipped.
+    A piece ends after a line, if possible. `inside` says that `offset` is within a document. Empty ones are skipped.
     """
     file.seek(offset)
     gap = len(separator or b"")
@@ -65,7 +65,7 @@ def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, i
 
 
 def _cut(buffer: bytes, at: int) -> int:
-    """Returns where to cut text that is longer than a piece: after a line, or at least not within a letter."""
+    """Returns where to cut a long text in `buffer`: after a line, or else between two letters."""
     behind_line = buffer.rfind(b"\n", at, at + PIECE) + 1
     if behind_line:
         return behind_line
@@ -73,9 +73,9 @@ def _cut(buffer: bytes, at: int) -> int:
 
 
 def list_texts(*patterns: str) -> list[Path]:
-    """Lists the files that each of `patterns` names, sorted: a file, a folder's (recursively), or those of a glob.
+    """Lists the text files that `patterns` name: a file, a folder with its subfolders, or a glob.
 
-    Hidden files are skipped. Links are followed, and a file with several names is listed once, under the first.
+    Hidden files are skipped, and links followed. A file with several names is listed once, under its first name.
     """
     found: dict[str, Path] = {}
     for pattern in patterns:
@@ -109,7 +109,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Opens a text file; raises unless it is a readable regular file."""
+    """Opens a text file; raises a `DataError` unless it is a regular file that can be read."""
     try:
         return open_file(path)
     except OSError as error:
@@ -120,14 +120,14 @@ def open_text(path: Path) -> BinaryIO:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The state of a text file when it was first seen."""
+    """The size and modification time of a text file when the run first looked at it."""
 
     path: Path
     size: int  # bytes
     modified: int  # nanoseconds
 
     def check_unchanged(self, file: BinaryIO) -> None:
-        """Raises if `file`, opened later and read to its end or beyond, differs from this state."""
+        """Raises a `DataError` if `file`, read to its end, no longer has this size and modification time."""
         now = os.fstat(file.fileno())
         if (file.tell(), now.st_size, now.st_mtime_ns) != (self.size, self.size, self.modified):
             raise DataError(
@@ -137,21 +137,21 @@ class Text:
 
 
 def look_at(path: Path) -> Text:
-    """Returns the current state of a text file."""
+    """Returns a text file's current size and modification time."""
     with open_text(path) as file:
         state = os.fstat(file.fileno())
     return Text(path, state.st_size, state.st_mtime_ns)
 
 
 def separator_of(text: str | None) -> bytes | None:
-    """Returns the bytes of a separator, which needn't be UTF-8 if it comes from a shell."""
+    """Converts a separator from the command line to bytes, which needn't be UTF-8."""
     if text == "":
         raise ConfigurationError("`separator` is '', which stands everywhere: give some text, or leave it out.")
     return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
 def warn_of_empty(texts: Iterable[Text]) -> None:
-    """Warns of empty files."""
+    """Logs a warning for each empty file."""
     for text in texts:
         if not text.size:
             logging.warning("%s is empty and left out", text.path)
@@ -161,9 +161,9 @@ def warn_of_empty(texts: Iterable[Text]) -> None:
 def text_files(
     files: str, length: int, *, tokenizer: Tokenizer | None = None, separator: str | None = None
 ) -> TokenWindows:
-    """Reads windows of `length` targets from text files: one, those of a folder, or of a pattern with `*` and `**`.
+    """Reads windows of `length` targets from text files: a file, a folder, or a pattern with `*` and `**`.
 
-    A file is one document, or several with a `separator` between them. All are tokenized when the run starts.
+    A file is one document, or several with a `separator` between them. All files are tokenized when the run starts.
     """
     tokenizer = tokenizer or ByteTokenizer()
     between = separator_of(separator)

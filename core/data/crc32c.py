@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli), the checksum of TFRecord, for many byte strings at once.
+"""CRC-32C (Castagnoli), TFRecord's checksum, computed for many byte strings at once.
 
-A checksum without its first and last step is linear: the sum of a whole is the exclusive or of its parts' sums, each
-advanced over the bytes that follow it. So all strips of all pieces are summed in parallel, with tables.
+Apart from its first and last step, the checksum is linear. A text's checksum is the exclusive or of its strips'
+checksums, each advanced by the bytes after the strip. So all strips are computed in parallel, with tables.
 """
 
 import functools
@@ -20,7 +20,7 @@ _MOST_BITS = 48  # of a byte count
 
 
 def crc32c(pieces: Sequence[bytes]) -> Sums:
-    """Returns the checksum of each piece.
+    """Returns the checksum of each of `pieces` as a uint32 array.
 
     >>> [hex(x) for x in crc32c([b"123456789", b""])]
     ['0xe3069283', '0x0']
@@ -44,7 +44,7 @@ def crc32c(pieces: Sequence[bytes]) -> Sums:
 
 
 def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
-    """Returns `sums` after so many zero bytes."""
+    """Returns the checksums `sums` after appending `zeros` zero bytes to each text."""
     for bit in range(int(zeros.max(initial=0)).bit_length()):
         which = np.flatnonzero(zeros >> bit & 1)
         sums[which] = _through(_tables()[1][bit], sums[which])
@@ -52,13 +52,13 @@ def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
 
 
 def _through(table: Sums, sums: Sums) -> Sums:
-    """Applies a linear map, given by its values for each byte at each of four positions."""
+    """Applies a linear map of 32 bits to `sums`; `table[i, b]` is the map's value for byte b at position i."""
     return table[0, sums & 255] ^ table[1, sums >> 8 & 255] ^ table[2, sums >> 16 & 255] ^ table[3, sums >> 24]
 
 
 @functools.cache
 def _tables() -> tuple[Sums, list[Sums]]:
-    """Returns the sums of a byte at each position of a strip, and the maps of 1, 2, 4, ... zero bytes."""
+    """Returns the checksum of each byte at each position of a strip, and the maps that append 1, 2, 4, ... zeros."""
     one = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         one = np.where(one & 1, one >> 1 ^ np.uint32(_POLYNOMIAL), one >> 1).astype(np.uint32)

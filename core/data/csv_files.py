@@ -1,12 +1,12 @@
-"""Text tables: values separated by commas, semicolons or tabs, below a line of names (CSV, RFC 4180).
+"""Reads tables from text files, whose first line names the columns (CSV, RFC 4180).
 
     Experiment.train_source = @csv()
     csv.files = 'flowers.csv'
     csv.types = {'species': ['setosa', 'versicolor', 'virginica']}   # words become 0, 1, 2
     csv.vectors = {'x': ['width', 'height']}                         # one feature of two values
 
-A column that `types` doesn't name is int32 if all of its values are integers, else float32. Any other value raises an
-error that names file and line. Files are read whole, when the run starts.
+Values are separated by commas, semicolons or tabs. A column that `types` doesn't name becomes int32 if all values are
+integers, else float32. An error names file and line. Files are read whole, when the run starts.
 """
 
 import codecs
@@ -46,9 +46,9 @@ def csv(
     fill: Mapping[str, float | str] = {},
     separator: str = ",",
 ) -> Source:
-    """Reads the files of one table, one feature per column: all columns, or `columns` and those of `vectors`.
+    """Reads the files of one table: each column becomes a feature, or those in `columns` and `vectors`.
 
-    `types` gives 'int', 'float', or the list of a column's words; `fill` replaces missing values of a column.
+    `types` maps a column to 'int', 'float' or a list of words; `fill` maps it to the value for missing ones.
     """
     if separator not in SEPARATORS:
         raise ConfigurationError(f"`csv.separator` is {shown(separator)}; give ',', ';' or a tab, '\\t'.")
@@ -78,7 +78,7 @@ def csv(
 
 
 def _rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line number and the fields of each row; empty lines are skipped."""
+    """Yields `(line number, fields)` for each row of a file; empty lines are skipped."""
     with reading(path) as file:
         _check_text(path, file.read(2))
         file.seek(0)
@@ -120,7 +120,7 @@ def _header(path: Path, rows: Iterator[tuple[int, list[str]]], separator: str) -
 def _pieces(
     path: Path, rows: Iterator[tuple[int, list[str]]], width: int
 ) -> Iterator[tuple[list[int], list[list[str]]]]:
-    """Yields the line numbers and the fields of many rows at once."""
+    """Yields `(line numbers, rows)` for several thousand rows at a time; each row must have `width` fields."""
     numbers, piece = list[int](), list[list[str]]()
     for line, fields in rows:
         if len(fields) != width:
@@ -138,7 +138,7 @@ def _pieces(
 
 
 class _Column:
-    """Converts the text of one column of one file to numbers."""
+    """Converts one column of a file from text to numbers."""
 
     def __init__(self, wanted: Wanted, name: str, place: int, path: Path) -> None:
         self.place, self._name, self._path = place, name, path
@@ -146,7 +146,7 @@ class _Column:
         self._numbers = None if self._words is None else {word: i for i, word in enumerate(self._words)}
 
     def values(self, fields: list[str], lines: Sequence[int]) -> Array:
-        """Returns these fields of these lines as int64 or float64."""
+        """Converts `fields`, one per line, to int64 or float64; `lines` are their numbers for errors."""
         found = self._converted(fields)
         if found is None:  # rare, so fields are examined one by one
             found = self._converted([self._filled(field, line) for field, line in zip(fields, lines, strict=True)])
@@ -156,7 +156,7 @@ class _Column:
         return found
 
     def _converted(self, fields: list[str]) -> Array | None:
-        """Returns the fields as numbers; None if one of them isn't a number or is missing."""
+        """Converts `fields` to numbers; returns `None` if one of them is missing or isn't a number."""
         if self._numbers is not None:
             places = [self._numbers.get(field, -1) for field in fields]
             return None if -1 in places else np.array(places, np.int64)

@@ -1,9 +1,8 @@
-"""Two image domains made of the embedded digits: plain and thick coloured ones, with known hidden pairs.
+"""Two image domains made from the embedded digits: plain grey digits (A), and thick coloured ones (B).
 
-A is a grey digit at 32x32. A fixed rule (`thick_and_coloured`) makes B of it: each point takes the brightest level near
-it, and a colour from blue, where strokes are sparse, to orange, where they are dense. The rule depends on the image
-alone, within a network's receptive field. So a translation from A to B that is learnt without pairs has one right
-answer, and its error can be measured. B determines A nearly to the pixel.
+`thick_and_coloured` makes each image of B from one of A, at 32x32. Each point takes the brightest level nearby. Its
+colour goes from blue, where strokes are sparse, to orange, where they are dense. So a translation from A to B, learnt
+without pairs, has one correct answer, and its error can be measured. B determines A nearly to the pixel.
 
     >>> pairs = digit_pairs("test")
     >>> len(pairs), pairs.spec["b"].shape
@@ -37,7 +36,7 @@ _BLUE, _ORANGE = np.array([0.1, 0.5, 1.0]), np.array([1.0, 0.5, 0.1])
 
 
 class CentredImages(ArraySource):
-    """A source of images in [-1, 1], as generators make them."""
+    """A source of images with levels in [-1, 1], as generators produce them."""
 
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         examples = super().gather(indices)
@@ -50,10 +49,10 @@ class CentredImages(ArraySource):
 
 @gin.configurable
 def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = True) -> Source:
-    """Makes `a` (plain) and `b` (thick, coloured), float32 [32, 32, 3] in [-1, 1], and `label` int32.
+    """Makes images `a` (plain) and `b` (thick, coloured), float32 [32, 32, 3] in [-1, 1], and `label`, int32.
 
-    Without `paired`, as CycleGAN learns, one half of the digits (of each class) gives the `a`s and the other the `b`s:
-    no digit appears in both. `label` is then the class of `a`, and `label_b` that of `b`.
+    With `paired=False`, as CycleGAN trains, no digit is in both domains. Half of each class's digits give `a`, and the
+    other half gives `b`. `label` is then the class of `a`, and `label_b` that of `b`.
     """
     plain, labels = _digits("digit_pairs", split)
     a, b = np.repeat(plain[..., None], 3, axis=-1), thick_and_coloured(plain)
@@ -67,7 +66,7 @@ def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = Tru
 
 
 def thick_and_coloured(plain: Levels) -> Levels:
-    """Makes images of B [n, 32, 32, 3] from plain grey ones [n, 32, 32]."""
+    """Converts grey images of A, [n, 32, 32], to images of B, [n, 32, 32, 3]."""
     grey = plain.astype(np.float64) / 255.0
     window = _gaussian(_SIZE, _SIGMA)
     density = np.clip((window @ grey @ window.T - _FEW) / (_DENSE - _FEW), 0.0, 1.0)[..., None]
@@ -76,7 +75,7 @@ def thick_and_coloured(plain: Levels) -> Levels:
 
 
 def _thick(grey: Floats) -> Floats:
-    """Dilates: takes the largest value in the square around each point."""
+    """Dilates images [n, height, width]: each pixel becomes the largest value in the square around it."""
     side = 2 * _REACH + 1
     padded = np.pad(grey, [(0, 0), (_REACH, _REACH), (_REACH, _REACH)])
     height, width = grey.shape[1:]
@@ -85,14 +84,14 @@ def _thick(grey: Floats) -> Floats:
 
 
 def _gaussian(size: int, sigma: float) -> Floats:
-    """Returns the matrix of Gaussian means along one axis; beyond the edge the image is black."""
+    """Returns the matrix [size, size] that blurs one axis with a Gaussian; beyond the edge, images are black."""
     places = np.arange(size)
     weights = np.exp(-((places[:, None] - places) ** 2) / (2.0 * sigma**2)) / (sigma * np.sqrt(2.0 * np.pi))
     return weights.astype(np.float64)
 
 
 def _upscaled(images: Floats, size: int) -> Floats:
-    """Interpolates bilinearly: pixels are squares with their values at the centres; the edge is extended."""
+    """Enlarges images [n, old, old] to [n, size, size] by bilinear interpolation; edge pixels are extended."""
     old = images.shape[1]
     centres = np.clip((np.arange(size) + 0.5) * old / size - 0.5, 0, old - 1)
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old))).astype(np.float64)
@@ -100,7 +99,7 @@ def _upscaled(images: Floats, size: int) -> Floats:
 
 
 def _digits(name: str, split: str) -> tuple[Levels, Array]:
-    """Reads the plain digits of a split [n, 32, 32], and their classes."""
+    """Reads a split's plain digits, uint8 [n, 32, 32], and their classes."""
     check_split(name, split, ["train", "test"])
     arrays = read_npz(_FILE)
     mine = arrays["is_test"] == (split == "test")
@@ -108,7 +107,7 @@ def _digits(name: str, split: str) -> tuple[Levels, Array]:
 
 
 def _first_half(labels: Array) -> npt.NDArray[np.bool_]:
-    """Marks every other digit of each class, so that both halves look alike."""
+    """Returns a mask of every second digit of each class, so that both halves have the same classes."""
     first = np.zeros(len(labels), np.bool_)
     for label in np.unique(labels):
         first[np.flatnonzero(labels == label)[::2]] = True

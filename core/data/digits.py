@@ -1,4 +1,4 @@
-"""1,797 handwritten digits of 8x8 pixels, which ship with the project (`embedded/ATTRIBUTION.md`).
+"""The embedded digits: 1,797 handwritten digits of 8x8 pixels (`embedded/ATTRIBUTION.md`).
 
 >>> source = digits("test")
 >>> len(source), source.spec["image"].shape

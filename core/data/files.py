@@ -1,7 +1,7 @@
-"""Data files: opened without blocking, and rejected if they can't hold the size that they declare.
+"""Opens data files without blocking, and rejects those that declare an impossible size.
 
-The size that a file declares is compared with its bytes before memory is allocated: a few bytes can declare more than
-any machine holds, and ten megabytes of gzip can hold ten gigabytes of zeros.
+The size that a file declares is compared with the size of the file before memory is allocated. A few bytes can declare
+more than any machine holds, and ten megabytes of gzip can expand to ten gigabytes.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ _KINDS = {
 
 
 class BadExampleError(DataError, ValueError):  # TensorFlow keeps the name of a `ValueError` in the error it makes of it
-    """An example can't be read, or isn't as declared."""
+    """An example can't be read, or differs from its declared features."""
 
 
 def bad_example(message: str) -> DataError | None:
-    """Finds a `BadExampleError` in TensorFlow's message about a graph."""
+    """Returns the `BadExampleError` that TensorFlow's error text `message` quotes, as a `DataError`; else `None`."""
     found = re.search(rf"{BadExampleError.__name__}: (.*)", message)
     return DataError(found[1]) if found else None
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """Returns the path of a configuration's `name`: it is UTF-8 on the disk, whatever the locale."""
+    """Returns the absolute path of `name` from a configuration; file names are UTF-8, whatever the locale."""
     return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
 
 
 def list_matches(pattern: str) -> list[Path]:
-    """Lists the files that match a name, or a pattern such as 'data/**/*.csv', sorted; folders are skipped."""
+    """Lists, sorted, the files that match `pattern`, a name or a glob such as 'data/**/*.csv'; skips folders."""
     path, here = path_of(pattern), Path.cwd()
     if path.exists():
         return [] if path.is_dir() else [path]
@@ -52,7 +52,7 @@ def list_matches(pattern: str) -> list[Path]:
 
 
 def list_files(argument: str, pattern: str) -> list[Path]:
-    """Lists the files that match `pattern`, the value of `argument`; raises if there are none."""
+    """Lists the files that match `pattern`; raises a `DataError` that names `argument` if there are none."""
     found = list_matches(pattern)
     if not found:
         path = path_of(pattern)
@@ -65,7 +65,7 @@ def list_files(argument: str, pattern: str) -> list[Path]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Opens a regular file to read bytes, for callers that explain an `OSError`; raises for a pipe or a device."""
+    """Opens a regular file to read bytes; raises a `DataError` for a pipe or a device."""
     kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
     if kind is not None:
         raise DataError(f"{path} is {kind} and no file of data; put the file itself in its place, or take it away.")
@@ -74,7 +74,7 @@ def open_file(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def reading(path: Path, advice: str = "check what it is and who may read it") -> Iterator[BinaryIO]:
-    """Opens a regular file to read bytes; if it can't be read, a `DataError` names it and gives `advice`."""
+    """Opens a regular file to read bytes; turns an `OSError` into a `DataError` with the path and `advice`."""
     try:
         with open_file(path) as file:
             yield file
@@ -83,7 +83,7 @@ def reading(path: Path, advice: str = "check what it is and who may read it") ->
 
 
 def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = None) -> None:
-    """Raises if memory, or the file's `deflated` bytes, can't hold the `claimed` bytes that it declares."""
+    """Raises a `DataError` if memory, or a file's `deflated` bytes, can't hold the `claimed` bytes."""
     if deflated is not None and claimed > _MOST_DEFLATED * deflated:
         raise DataError(
             f"{path} says that it holds {claim}, {claimed:,} bytes, but {deflated:,} compressed bytes can't hold so "

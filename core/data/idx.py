@@ -1,7 +1,7 @@
-"""MNIST from its four original files, in the IDX format, plain or gzipped.
+"""Reads MNIST from its four original files in the IDX format, plain or gzipped.
 
-IDX is a header and the values: two zero bytes, one byte for the type (8 is uint8), one for the number of axes, the
-length of each axis as a big-endian int32, then the bytes, last axis fastest.
+An IDX file is a header and the values, last axis fastest. The header has two zero bytes, one byte for the type (8 is
+uint8), and one for the number of axes. Then it has the length of each axis as a big-endian int32.
 """
 
 import gzip
@@ -50,9 +50,9 @@ def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
 
 
 def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
-    """Reads the uint8 array with `axes` axes in an IDX file, which is gzipped if its name ends in `.gz`.
+    """Reads an IDX file of uint8 with `axes` axes; the file is gzipped if its name ends in `.gz`.
 
-    It reads the header first, and then no more than that declares: a small gzip file may hold gigabytes.
+    It reads the header first, and then no more than the header declares: gzip may expand to gigabytes.
     """
     with reading(path) as file:
         held = os.fstat(file.fileno()).st_size
@@ -75,9 +75,9 @@ def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
 def _read(
     path: Path, file: BinaryIO | gzip.GzipFile, axes: int, *, held: int | None = None, deflated: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Reads header and values from a file of `held` bytes, or of as many as `deflated` bytes expand to.
+    """Reads header and values of an IDX file of `held` bytes, or of a gzip stream that has `deflated` bytes.
 
-    Raises if the length doesn't match the header; for a plain file, before reading the values.
+    Raises a `DataError` if the length doesn't match the header; for a plain file, before reading the values.
     """
     size = 4 + 4 * axes
     header = file.read(size)
@@ -105,7 +105,7 @@ def _read(
 
 
 def _find(folder: Path, name: str) -> Path:
-    """Finds the file of that name, or its `.gz`."""
+    """Returns the path of the file `name` or `name.gz` in `folder`; raises a `DataError` if neither exists."""
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.exists():
             return candidate

@@ -1,7 +1,7 @@
-"""Image files: listing a folder, finding damaged files, and decoding pixels.
+"""Lists and decodes image files.
 
-JPEG and PNG are read, told apart by their content. Grey becomes three equal channels, transparency is dropped, and
-16-bit values keep their upper eight bits. A photograph's orientation tag (EXIF) is ignored.
+JPEG and PNG files are read; their content tells which. Grey images get three equal channels, transparency is dropped,
+and 16-bit values keep their upper eight bits. A photograph's orientation tag (EXIF) is ignored.
 """
 
 import os
@@ -23,7 +23,7 @@ THREADS = os.cpu_count() or 1  # that decode in parallel
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Lists the JPEG and PNG files directly in `folder`, by name; hidden files and other kinds aren't images."""
+    """Lists the JPEG and PNG files directly in `folder`, by name; other kinds of images raise a `DataError`."""
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_dir())
     except OSError as error:
@@ -38,7 +38,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def holdings(folder: Path) -> str:
-    """Describes what a folder without images contains instead, for its error."""
+    """Describes the contents of a folder without images, for an error: "3 of .txt, 1 folder, ..."."""
     entries = list(folder.iterdir())
     suffixes = Counter(entry.suffix.lower() or "no suffix" for entry in entries if not entry.is_dir())
     found = [f"{count} of {suffix}" for suffix, count in sorted(suffixes.items())]
@@ -49,17 +49,17 @@ def holdings(folder: Path) -> str:
 
 
 def read_images(paths: tf.Tensor, size: int, *, fitting: bool = False) -> tf.Tensor:
-    """Reads the images of these files (strings [n]) as float32 [n, size, size, 3] in [0, 1].
+    """Reads the image files `paths` (strings [n]) as float32 [n, size, size, 3] in [0, 1].
 
-    They are stretched to a square, as CycleGAN's and pix2pix's authors do. If all are known to be `fitting`, nothing is
-    resized, which takes a quarter of the time and gives the same results. A file that can't be decoded, or no longer
-    fits, raises an error that names it, unlike TensorFlow's.
+    Images are stretched to a square, as CycleGAN's and pix2pix's authors do. `fitting` says that all images have this
+    size: they aren't resized, which gives the same results in a quarter of the time. An image that can't be decoded, or
+    has another size after all, raises an error that names its file.
     """
     return _images(paths, paths, tf.io.read_file, size, fitting=fitting)
 
 
 def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes the bytes of image files (strings [n]) as `read_images` does; `names` name them in errors."""
+    """Decodes the bytes of image files (strings [n]) as `read_images` does; errors name the files by `names`."""
     return _images(contents, names, tf.identity, size)
 
 
@@ -103,7 +103,7 @@ def _images(
 
 
 def unreadable_image(message: str) -> DataError | None:
-    """Finds the error of `read_images` in TensorFlow's message about a graph, and returns it in readable form."""
+    """Returns the error of `read_images` that TensorFlow's text `message` quotes, as a `DataError`; else `None`."""
     found = re.search(re.escape(f"[{_UNREADABLE}] [") + r"(.*?)\]$", message, re.MULTILINE)
     if found is None:
         return None

@@ -1,8 +1,8 @@
-"""Checks of an image file's first and last bytes, which find bad files before a run starts.
+"""Checks the first and last bytes of image files, to find bad files before a run starts.
 
-Decoding every file would take too long, and would use TensorFlow before the strategy exists. So plain Python reads a
-file's kind, its size in pixels and whether it is cut off. Damage between header and end shows when it is decoded
-(`core/data/image_files.py`).
+Decoding every file would take too long, and would start TensorFlow before the strategy exists. So plain Python reads
+the format, the size in pixels, and whether the file is cut off. Other damage raises an error once
+`core/data/image_files.py` decodes the file.
 """
 
 import os
@@ -35,7 +35,7 @@ _ALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Reads height and width of a JPEG or PNG file; raises a `DataError` that says what is wrong with it."""
+    """Returns `(height, width)` of a JPEG or PNG file; raises a `DataError` for damaged and other files."""
     with reading(path) as file:
         head = file.read(32)
         if head.startswith(_PNG):
@@ -46,7 +46,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def _check_size(path: Path, total: int, height: int, width: int) -> None:
-    """Raises for an image without pixels or with too many, or a file of `total` bytes that is far too large for it."""
+    """Raises a `DataError` if an image has no or too many pixels, or `total` bytes are too many for them."""
     if not height or not width:
         raise DataError(f"{path} says that it has {width} x {height} pixels; it is damaged: write it again.")
     if height * width > MAX_PIXELS:
@@ -63,7 +63,7 @@ def _check_size(path: Path, total: int, height: int, width: int) -> None:
 
 
 def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """Reads the first chunk; the image must end at the file's end, or where the chunks' lengths lead."""
+    """Returns `(height, width)` from a PNG's first chunk; raises a `DataError` unless the file has an end chunk."""
     total = os.fstat(file.fileno()).st_size
     if total < len(_PNG) + 25:  # the first chunk is a length, a name, 13 bytes and a checksum
         raise _cut_off(path, total)
@@ -88,7 +88,7 @@ def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """Reads the frame's header, which precedes the first scan; the image's end must follow it."""
+    """Returns `(height, width)` from a JPEG's frame header; raises a `DataError` if the end marker is missing."""
     total = os.fstat(file.fileno()).st_size
     cut_off = _cut_off(path, total)
     file.seek(2)
@@ -136,7 +136,7 @@ def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _holds(file: BinaryIO, mark: bytes, begin: int) -> bool:
-    """Says whether the two bytes `mark` occur at `begin` or later; reads block by block."""
+    """Says whether `file` has the two bytes `mark` at position `begin` or later."""
     file.seek(begin)
     before = b""
     while block := file.read(_BLOCK):
@@ -158,7 +158,7 @@ def _cut_off(path: Path, total: int) -> DataError:
 
 
 def _instead(head: bytes) -> str:
-    """Describes a file that is neither JPEG nor PNG."""
+    """Returns, for an error, what kind of file begins with the bytes `head`: "is a GIF, whatever its name says"."""
     if not head:
         return "is empty"
     kinds = {

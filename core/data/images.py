@@ -1,10 +1,10 @@
-"""Image folders: two domains without pairs (CycleGAN), pairs of equal names (pix2pix), and a single folder.
+"""Image folders: two unpaired domains (CycleGAN), pairs with equal names (pix2pix), or a single folder.
 
     horse2zebra/
       trainA/  trainB/      JPEG or PNG files: any names and numbers (`unpaired_folders`),
       testA/   testB/       or each name in both (`paired_folders`)
 
-A source is a pure function of the index, so it only decodes and resizes. Random crops and flips happen in the step,
+A source depends on the index alone, so it only decodes and resizes. Random crops and flips happen in the step function,
 with `random_crop_and_flip` (`core/data/augment.py`), as in the papers:
 
     unpaired_folders.directory = 'horse2zebra'
@@ -36,9 +36,9 @@ _SPLITS = ["train", "test"]
 
 
 class ImageFiles(Source):
-    """A source of image files, by feature: the i-th example has the i-th file of each, as [size, size, 3].
+    """A source of image files, `{feature: files}`: example i has the i-th file of each feature, [size, size, 3].
 
-    Its levels are from `darkest` to 1.
+    Levels are from `darkest` to 1.
     """
 
     threads = THREADS
@@ -72,7 +72,7 @@ class ImageFiles(Source):
 
     @functools.cached_property
     def _paths(self) -> dict[str, tf.Tensor]:
-        """Makes tensors of the files' names, once and outside any graph."""
+        """Converts the file names to string tensors once, outside any graph."""
         with tf.init_scope(), tf.device("CPU:0"):
             return {
                 feature: tf.constant([os.fsencode(path) for path in paths]) for feature, paths in self.files.items()
@@ -83,10 +83,10 @@ class ImageFiles(Source):
 def unpaired_folders(
     directory: str, *, size: int, load_size: int | None = None, split: Literal["train", "test"] = "train"
 ) -> ImageFiles:
-    """Reads `a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (`testA`, `testB`).
+    """Reads `a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (or `testA` ...).
 
-    An epoch has each image of the larger domain once; `unpaired` assigns images of the other. With `load_size`, the
-    examples of `train` have this size, and `random_crop_and_flip` crops them to `size`.
+    An epoch has each image of the larger domain once, with images of the smaller one that `unpaired` assigns. With
+    `load_size`, examples of `train` have that size, for `random_crop_and_flip` to crop them to `size`.
     """
     a, b, side = _domains("unpaired_folders", directory, size, load_size, split)
     in_a, in_b = unpaired(len(a), len(b))
@@ -98,7 +98,7 @@ def unpaired_folders(
 def paired_folders(
     directory: str, *, size: int, load_size: int | None = None, split: Literal["train", "test"] = "train"
 ) -> ImageFiles:
-    """Reads `a` and `b` as `unpaired_folders` does, but an example's two images have one name (suffixes may differ)."""
+    """Reads `a` and `b` as `unpaired_folders` does, in pairs of one name: `trainA/1.png` and `trainB/1.jpg`."""
     a, b, side = _domains("paired_folders", directory, size, load_size, split)
     in_a, in_b = _by_name(a), _by_name(b)
     for mine, others, folder in [(in_a, in_b, b[0].parent), (in_b, in_a, a[0].parent)]:
@@ -115,7 +115,7 @@ def paired_folders(
 
 @gin.configurable
 def image_folder(directory: str, *, size: int) -> ImageFiles:
-    """Reads `image` float32 [size, size, 3] in [0, 1]: the files of one folder by name."""
+    """Reads `image`, float32 [size, size, 3] in [0, 1], from the files of one folder, sorted by name."""
     side = checked_size("image_folder", size, None, "test")
     folder = path_of(directory)
     images = list_folder(folder, "give a folder of images as `directory`")
@@ -127,7 +127,7 @@ def image_folder(directory: str, *, size: int) -> ImageFiles:
 def _domains(
     name: str, directory: str, size: int, load_size: int | None, split: str
 ) -> tuple[list[Path], list[Path], int]:
-    """Lists the images of both domains, and returns the size to give them."""
+    """Returns the image files of A, those of B, and the size in pixels to which they are resized."""
     check_split(name, split, _SPLITS)
     side = checked_size(name, size, load_size, split)
     folders = [path_of(directory) / f"{split}{domain}" for domain in "AB"]
@@ -143,7 +143,7 @@ def _domains(
 
 
 def list_folder(folder: Path, layout: str) -> list[Path]:
-    """Lists the images of a folder that must exist; `layout` is advice for its error."""
+    """Lists the images of `folder`; if it doesn't exist, raises a `DataError` that ends with `layout`, as advice."""
     if not folder.is_dir():
         parent = folder.parent
         siblings = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
@@ -153,7 +153,7 @@ def list_folder(folder: Path, layout: str) -> list[Path]:
 
 
 def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """Returns the files by their names without suffix."""
+    """Returns `{name without suffix: path}`; raises a `DataError` if two files have one name."""
     named: dict[str, Path] = {}
     for path in paths:
         if path.stem in named:
@@ -166,7 +166,7 @@ def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
-    """Returns the size in pixels of a source's images; raises for invalid sizes. `name` is the source's."""
+    """Returns the size in pixels of images: `load_size` for `train`, if given, else `size`; checks both."""
     for argument, pixels in [("size", size)] + [("load_size", load_size)] * (load_size is not None):
         if not is_size(pixels):
             raise ConfigurationError(
@@ -184,11 +184,11 @@ Order = npt.NDArray[np.intp]
 
 
 def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
-    """Assigns images of A and of B to examples, as many as the larger domain has images.
+    """Returns the indices of the examples' images in A and in B; the larger domain gives the number of examples.
 
-    Each image of the larger domain is in one example. Its partners are random permutations of the other domain, one
-    after another, so that all are used equally often (to within one). The partners are the same in every epoch, which
-    doesn't matter, because no loss of CycleGAN compares an example's two images.
+    Each image of the larger domain is in one example. Its partners come from random permutations of the smaller domain,
+    so that all are used equally often, to within one. The pairs are the same in every epoch; no loss of CycleGAN
+    compares an example's two images.
     """
     if num_a >= num_b:
         return np.arange(num_a), _partners(num_a, num_b)

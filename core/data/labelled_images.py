@@ -1,4 +1,4 @@
-"""Images sorted into one folder per class.
+"""Labelled images, with one folder per class.
 
 flowers/train/
   daisy/  rose/  tulip/     JPEG or PNG files
@@ -28,7 +28,7 @@ from core.errors import ConfigurationError, DataError, did_you_mean, shown
 
 
 class LabelledImages(ImageFiles):
-    """A source of `image`, with levels from 0 to 1, and the `label` of each file."""
+    """A source with the features `image`, with levels from 0 to 1, and `label`, int32."""
 
     def __init__(self, images: Sequence[Path], labels: Sequence[int], *, place: str, size: int) -> None:
         super().__init__({"image": images}, name="labelled_folders", place=place, size=size, darkest=0.0)
@@ -58,10 +58,10 @@ class LabelledImages(ImageFiles):
 
 @gin.configurable
 def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None = None) -> LabelledImages:
-    """Reads `image` float32 [size, size, 3] in [0, 1] and `label` int32 from one folder per class.
+    """Reads `image`, float32 [size, size, 3] in [0, 1], and `label`, int32, from one folder per class.
 
-    Without `classes`, they are the existing folders, by name. Give the list if labels are to agree between several
-    directories: a directory may then lack a class, but may not have another one.
+    Labels are positions in `classes`, by default the sorted names of the folders. Give `classes` if several directories
+    must have the same labels. A directory may then lack a class, but may not have a folder that isn't in `classes`.
     """
     side = checked_size("labelled_folders", size, None, "test")
     folder = path_of(directory)

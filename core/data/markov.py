@@ -1,8 +1,8 @@
-"""Text of a Markov chain with known entropy: the loss of the best possible model.
+"""Text of a Markov chain with known entropy, which is the lowest possible loss.
 
-Each symbol depends on the two before it. A model that reaches `entropy` has learnt everything; on average over many
-walks, no model has a lower loss. On the one walk of a test, the true chain's own loss is slightly off, mostly within
-half a percent: 0.07 % less with seed 0, 0.44 % less with seed 3.
+Each symbol depends on the previous two. On average over many walks, no model has a lower loss than `entropy`. On the
+single walk of a split, the true chain's loss mostly differs by less than half a percent. With seed 0 it is 0.07 % less,
+and with seed 3 0.44 % less.
 
 >>> source = markov("test", length=64)
 >>> len(source), round(source.entropy_rate, 3), round(source.entropy, 3)
@@ -28,7 +28,7 @@ _SIZES = {"train": 1 << 19, "test": 1 << 16}  # tokens
 
 
 class SymbolTokenizer(Tokenizer):
-    """Uses the first letters of the alphabet as tokens."""
+    """A tokenizer whose tokens are the first letters of the alphabet."""
 
     def __init__(self, symbols: int) -> None:
         texts = [_LETTERS[i : i + 1] for i in range(symbols)]
@@ -45,7 +45,7 @@ class SymbolTokenizer(Tokenizer):
 
 
 class MarkovWindows(TokenWindows):
-    """Windows of one long walk of a chain: `transitions` [a, b, c] is the probability of c after a, b."""
+    """Windows of one long walk; `transitions[a, b, c]` is the probability that c follows a, b."""
 
     def __init__(self, transitions: Probabilities, *, length: int, count: int, random: np.random.RandomState) -> None:
         self.transitions, self.pairs = transitions, stationary(transitions)
@@ -55,19 +55,19 @@ class MarkovWindows(TokenWindows):
 
     @property
     def entropy_rate(self) -> float:
-        """Returns the nats of a symbol given its past: -Σ p(a, b) p(c|a, b) log p(c|a, b)."""
+        """Returns the entropy of a symbol given the two before it, in nats: -Σ p(a, b) p(c|a, b) log p(c|a, b)."""
         return _entropy(self.pairs[..., None] * self.transitions, self.transitions)
 
     @property
     def entropy(self) -> float:
-        """Returns the least expected loss per target in windows of this length, whose first target has a past of 1."""
+        """Returns the lowest expected loss per target, in nats; a window's first target has one symbol before it."""
         given_one = self.pairs / self.pairs.sum(axis=1, keepdims=True)
         return (_entropy(self.pairs, given_one) + (self.length - 1) * self.entropy_rate) / self.length
 
 
 @gin.configurable
 def markov(split: Literal["train", "test"], length: int, *, symbols: int = 8, seed: int = 0) -> MarkovWindows:
-    """Makes windows of a second-order chain over letters; `seed` determines the chain and its two walks."""
+    """Makes windows of a second-order Markov chain over letters; `seed` determines the chain and its two walks."""
     check_split("markov", split, list(_SIZES))
     if not 2 <= symbols <= len(_LETTERS):
         raise ConfigurationError(f"`markov.symbols` is {symbols}; they are letters: give 2 to {len(_LETTERS)}.")
@@ -79,7 +79,7 @@ def markov(split: Literal["train", "test"], length: int, *, symbols: int = 8, se
 
 
 def stationary(transitions: Probabilities) -> Probabilities:
-    """Returns the frequency of each pair of symbols [a, b], the fixed point of p(b, c) = Σ p(a, b) p(c|a, b)."""
+    """Returns the probability [a, b] of each pair of successive symbols: p(b, c) = Σ p(a, b) p(c|a, b)."""
     symbols = len(transitions)
     steps = np.zeros([symbols] * 4)  # from [a, b] to [b, c]
     for b in range(symbols):
@@ -95,7 +95,7 @@ def _entropy(joint: Probabilities, conditional: Probabilities) -> float:
 
 
 def _walk(transitions: Probabilities, pairs: Probabilities, count: int, random: np.random.RandomState) -> list[int]:
-    """Returns `count` successive symbols; the first two follow the distribution of pairs."""
+    """Returns `count` successive symbols of the chain; the first two are drawn from `pairs`."""
     thresholds = [[row.tolist() for row in rows] for rows in np.cumsum(transitions, axis=-1)[..., :-1]]
     first = bisect.bisect(np.cumsum(pairs)[:-1].tolist(), random.random_sample())
     walk = [*divmod(first, len(transitions))]

@@ -1,13 +1,13 @@
-"""Mixtures of several sources in given proportions.
+"""Mixes several sources in given proportions.
 
     Experiment.train_source = @mixture()
     mixture.sources = [@clean/npz(), @noisy/npz()]
     mixture.weights = [3, 1]
 
-The proportions are integers per block: of each 4 examples 3 come from the first source, spread evenly, so that a batch
-has its proportions to within one example. Each source goes through its own epochs, in its own order (also that of
-`balanced` or of another mixture), so a small one is repeated while a large one is still in its first epoch. The
-position alone determines where each source is.
+With weights 3 and 1, each block of 4 examples has 3 from the first source, spread evenly. So the proportions in any
+batch are exact to within one example. Each source goes through its own epochs in its own order, which may be that of
+`balanced` or another mixture. So a small source repeats while a large one is still in its first epoch. The position in
+the mixture alone determines the position in each source.
 
 >>> from core.data.arrays import ArraySource
 >>> three, eight = (ArraySource({"x": np.arange(size)}, name="x") for size in (3, 8))
@@ -37,7 +37,7 @@ _TOLERANCE = 1e-6  # of an example in a block
 
 
 class Mixture(Source):
-    """Combines the examples of `sources`, one source after another; training draws `quotas` of each per block."""
+    """The examples of `sources`, one source after another; in training, each block has `quotas[i]` from source i."""
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
         if not isinstance(sources, list | tuple):
@@ -107,7 +107,7 @@ class Mixture(Source):
     def _from_each(
         self, which: tf.Tensor, numbers: tf.Tensor, of: Callable[[int, tf.Tensor], dict[str, tf.Tensor]]
     ) -> dict[str, tf.Tensor]:
-        """Asks the sources in `which` for their part of `numbers`, and puts the answers in the right places."""
+        """Calls `of(i, numbers of source i)` for each source, and joins the results in the order of `numbers`."""
         count = len(self.sources)
         places = tf.dynamic_partition(tf.range(tf.size(which)), which, count)
         made = [of(i, mine) for i, mine in enumerate(tf.dynamic_partition(numbers, which, count))]
@@ -116,12 +116,12 @@ class Mixture(Source):
 
 @gin.configurable
 def mixture(sources: Sequence[Source], weights: Sequence[float]) -> Mixture:
-    """Combines sources with examples of one structure, each with its weight's share."""
+    """Mixes sources in proportion to `weights`; all sources must have the same features."""
     return Mixture(sources, weights)
 
 
 def quotas_of(weights: Sequence[float], count: int) -> list[int]:
-    """Returns the examples of each source per block: the shortest exact block, else ten thousandths.
+    """Returns the number of examples of each source in a block; the block has at most 10,000 examples.
 
     >>> quotas_of([0.7, 0.3], 2), quotas_of([1, 1, 1], 3), quotas_of([2**0.5, 1], 2)
     ([7, 3], [1, 1, 1], [5858, 4142])
@@ -152,7 +152,7 @@ def quotas_of(weights: Sequence[float], count: int) -> list[int]:
 
 
 def _check_alike(sources: Sequence[Source]) -> None:
-    """Raises if the sources' examples or tokenizers differ."""
+    """Raises a `DataError` if the sources' features or tokenizers differ."""
     first = sources[0]
     for source in sources[1:]:
         if source.spec != first.spec:

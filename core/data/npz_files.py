@@ -1,7 +1,7 @@
-"""`.npz` files: named arrays in a zip, as `np.savez` writes them.
+"""Reads `.npz` files: zip files of named arrays, as `np.savez` writes them.
 
-Each array declares its shape in a header. Headers are compared with the size of the zip before an array is allocated,
-because a damaged or malicious header can declare any size.
+Each array's header declares its shape. The shape is compared with the size of the zip file before memory is allocated,
+because a damaged or malicious header can declare any shape.
 """
 
 import math
@@ -40,7 +40,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raises for arrays that are larger than the zip can hold."""
+    """Raises a `DataError` if an array's header declares more bytes than the zip file can hold."""
     members = archive.infolist()
     claim = f"the arrays {listed([member.filename for member in members], most=5)}"
     claimed = sum(member.file_size for member in members)

@@ -1,13 +1,13 @@
-"""Packed sequences: several sequences of different lengths share a row, to reduce padding.
+"""Packs several sequences of different lengths into one row, to reduce padding.
 
     Experiment.train_source = @packed()
     packed.source = @tfrecord()     # 'tokens': ('int', 512, 0), padded, and 'length': ('length', 'tokens')
     packed.width = 512
 
-All batches have one shape, because another shape would need another traced program. So short sequences share a row:
-each goes into the row where it leaves the least space, the longest first (best fit). `document` numbers a row's
-sequences from 0 at each position, with -1 for padding. Tasks such as `LanguageModel` prevent attention between
-documents. `weight` is 1 at sequences and 0 at padding.
+All batches must have one shape, because each shape needs a separate trace. The longest sequences are placed first, each
+in the row where it leaves the least space (best fit). `document` has, for each position, the number of its sequence in
+the row, from 0; -1 is padding. Tasks such as `LanguageModel` prevent attention between documents. `weight` is 1 at
+positions of sequences and 0 at padding.
 
 >>> from core.data.arrays import ArraySource
 >>> words = np.array([[1, 2, 3, 4], [5, 0, 0, 0], [6, 7, 0, 0], [8, 9, 0, 0]])
@@ -32,10 +32,10 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class Packed(Source):
-    """Rows of `width` positions, filled with sequences of `source`; the feature `length` has their lengths.
+    """Rows of `width` positions, filled with sequences of `source`, whose feature `length` has their lengths.
 
-    Features with a value per element of a sequence are concatenated. A feature with one number per example repeats it
-    at all positions of its sequence.
+    A feature with one value per position is concatenated along the row. A feature with one number per sequence repeats
+    at all positions of that sequence.
     """
 
     def __init__(self, source: Source, width: int, length: str = "length") -> None:
@@ -85,7 +85,7 @@ class Packed(Source):
         return self.source.value_range(feature) if feature in self._parts else None
 
     def _laid_out(self, rows: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers, npt.NDArray[np.int32]]:
-        """Returns the examples in the rows, and the index of each position among their concatenated elements."""
+        """Returns the examples in `rows`, and each position's element, example and document as indices."""
         begins, counts = self._begins[rows], self._begins[rows + 1] - self._begins[rows]
         ends = np.cumsum(counts)
         slot = np.arange(counts.sum())
@@ -105,7 +105,7 @@ class Packed(Source):
         return members, places, slots, document
 
     def _check_parts(self, source: Source, length: str) -> int:
-        """Returns the length to which the source pads examples."""
+        """Returns the length to which the source pads sequences; raises a `DataError` if features differ in length."""
         sizes = {name: spec.shape[0] for name, spec in self._parts.items() if spec.shape.rank}
         taken = [name for name in ("document", "weight") if name in self._parts]
         if not sizes or len(set(sizes.values())) > 1 or taken:
@@ -120,7 +120,7 @@ class Packed(Source):
         return next(iter(sizes.values()))
 
     def _check_lengths(self, source: Source, length: str) -> _Numbers:
-        """Returns the length of each sequence."""
+        """Returns the length of each sequence, int64 [examples]; raises a `DataError` if one doesn't fit a row."""
         values = source.values(length)
         if values is None or values.ndim != 1 or values.dtype.kind not in "iu":
             raise DataError(

@@ -1,12 +1,12 @@
-"""Parquet tables, read with the package `pyarrow`.
+"""Reads Parquet tables, with the package `pyarrow`.
 
     Experiment.train_source = @parquet()
     parquet.files = 'flowers/*.parquet'
     parquet.types = {'species': ['setosa', 'versicolor', 'virginica']}   # words become 0, 1, 2
     parquet.vectors = {'x': ['width', 'height']}                         # one feature of two values
 
-A column of numbers or booleans is a feature, and so is a column of lists of one length. Only the requested columns are
-read, whole, when the run starts.
+A column of numbers or booleans becomes a feature, and so does a column of lists with equal lengths. Only the requested
+columns are read; they are read whole, when the run starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ def parquet(
     vectors: Mapping[str, Sequence[str]] = {},
     fill: Mapping[str, float | str] = {},
 ) -> Source:
-    """Reads the files of one table, one feature per column: all columns, or `columns` and those of `vectors`.
+    """Reads the files of one table: each column becomes a feature, or those in `columns` and `vectors`.
 
-    `types` gives 'int', 'float', or the list of a column's words; `fill` replaces missing values of a column.
+    `types` maps a column to 'int', 'float' or a list of words; `fill` maps it to the value for missing ones.
     """
     wanted = Wanted("parquet", columns, types, vectors, fill)
     paths = list_files("parquet.files", files)
@@ -69,7 +69,7 @@ def parquet(
 
 
 def _values(wanted: Wanted, name: str, column: Any, path: Path) -> Array:
-    """Returns a column as numbers, or as the indices of its words."""
+    """Returns a column as an array of numbers; words become their positions in the column's list of words."""
     types = _package().types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -96,7 +96,7 @@ def _values(wanted: Wanted, name: str, column: Any, path: Path) -> Array:
 
 
 def _lists(name: str, column: Any, path: Path) -> Array:
-    """Returns a column of lists as [rows, length]."""
+    """Returns a column of lists as an array [rows, length]."""
     if not len(column):
         return np.zeros([0, 0])
     lengths = _package().compute.list_value_length(column).to_numpy(zero_copy_only=False)
@@ -147,7 +147,7 @@ def _filled(wanted: Wanted, name: str, column: Any, path: Path) -> Any:
 
 
 def _check_one_shape(name: str, values: Sequence[Array], paths: Sequence[Path]) -> None:
-    """Raises if a column's lists are longer in one file than in another."""
+    """Raises a `DataError` if a column's lists have different lengths in two files."""
     with_rows = [(path, each) for path, each in zip(paths, values, strict=True) if len(each)]
     for path, each in with_rows:
         if each.shape[1:] != with_rows[0][1].shape[1:]:

@@ -1,7 +1,7 @@
-"""The input pipeline, from a `Source` to the engine's chunks: selection, order and shape of examples.
+"""The input pipeline: selects a source's examples, and arranges them as the engine's chunks.
 
-Input is a pure function of (seed, epoch, index): the p-th example of a run is known without reading earlier ones. So a
-run resumes at any step, also on another number of replicas, with the same examples. Whole chunks are gathered at once,
+Input is a pure function of seed and position: example p of a run can be computed without reading earlier ones. So a run
+can resume at any step, even on another number of replicas, with the same examples. A whole chunk is gathered at once,
 which makes input cheap.
 
     >>> import numpy as np
@@ -41,11 +41,10 @@ def train_chunks(
 ) -> tf.data.Dataset:
     """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
-    Chunks are aligned: the first contains `first_step`, and begins at the multiple of `chunk_steps` at or below it.
-    `origin` is the data position of step 0, which isn't 0 after a run has resumed with another batch size. With
-    `synthetic` the source is read once and the first chunk repeats: the time that this saves is the cost of input. For
-    a slow source, `parallel_calls` chunks are gathered in parallel. With `as_kept`, examples come in the source's
-    storage format, if it has one, and steps decode them.
+    The first chunk contains `first_step`, and begins at a multiple of `chunk_steps`. `origin` is the data position of
+    step 0; it isn't 0 if a run has resumed with another batch size. `synthetic` repeats the first chunk without reading
+    the source again: the time saved is the cost of input. `parallel_calls` chunks are gathered in parallel, for a slow
+    source. With `as_kept`, examples have the source's storage format, if it has one, and steps decode them.
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     for name, value in {"first_step": first_step, "consumed": origin + first_step * global_batch_size}.items():
@@ -89,11 +88,10 @@ def position_indices(
     replicas: int = 1,
     replica: int = 0,
 ) -> tf.Tensor:
-    """Returns the examples (int64 [num_steps, microbatches, rows]) that these steps see on one replica.
+    """Returns the indices of the examples in these steps on one replica: int64 [num_steps, microbatches, rows].
 
-    Row r of microbatch m of step s is the example at position `origin + s * B + m * (B / k) + replica * rows + r` of
-    the source's endless order, with B the global batch of k microbatches. So neither k nor the number of replicas
-    changes the examples of a step.
+    With global batch B and k microbatches, row r of microbatch m of step s is at position `origin + s * B + m * (B / k)
+    + replica * rows + r` of the training order. So a step has the same examples for any k and any number of replicas.
     """
     rows = rows_of(global_batch_size, microbatches, replicas, replica)
     step = tf.cast(first_step, tf.int64) + tf.range(num_steps, dtype=tf.int64)[:, None, None]
@@ -109,11 +107,11 @@ def position_indices(
 def eval_chunks(
     source: Source, *, global_batch_size: int, chunk_batches: int = 16, replicas: int = 1, replica: int = 0
 ) -> tf.data.Dataset:
-    """Streams every example once, in order, to one replica: `({feature: [batches, rows, ...]}, mask [batches, rows])`.
+    """Streams all examples once, in order: `({feature: [batches, rows, ...]}, mask [batches, rows])` for one replica.
 
-    All elements have one shape, of at most `chunk_batches` batches. Rows beyond the last example repeat example 0 with
-    mask 0 (float32); all others have mask 1, and come first. A batch holds the same examples on any number of replicas:
-    if the replicas don't divide it, the last ones have fewer valid rows.
+    Every chunk has the same number of batches, at most `chunk_batches`. The mask (float32) is 1 for examples, and 0 for
+    rows that only fill up the last batch; those repeat example 0 and come last. A batch has the same examples on any
+    number of replicas; if it can't be divided evenly, the last replicas have fewer examples.
     """
     _check_positive(chunk_batches=chunk_batches, global_batch_size=global_batch_size)
     rows = -(-global_batch_size // replicas)
@@ -136,7 +134,7 @@ def eval_chunks(
 
 
 def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept: bool = False) -> Features:
-    """Gathers the examples of `indices` with shape `leading`, and checks them against the source's spec."""
+    """Gathers the examples of `indices` as [*leading, ...]; raises a `ValueError` if they don't match the spec."""
     kept = source.kept if as_kept else None
     spec, gather = (kept.spec, kept.gather) if kept else (source.spec, source.gather)
     examples = gather(tf.reshape(indices, [-1]))
@@ -151,7 +149,7 @@ def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept
 
 
 def configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
-    """Prefetches chunks for the engine at low cost."""
+    """Adds prefetching and options to a dataset of chunks; `threads` is the size of its thread pool."""
     options = tf.data.Options()
     options.deterministic = True
     # Replicas and workers request their own rows; TensorFlow's sharding would divide them a second time.
@@ -166,7 +164,7 @@ def configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
 
 
 def rows_of(global_batch_size: int, microbatches: int, replicas: int, replica: int = 0) -> int:
-    """Returns the rows of one microbatch on one replica."""
+    """Returns the number of rows of one microbatch on one replica; raises an error if the batch isn't divisible."""
     _check_positive(global_batch_size=global_batch_size, microbatches=microbatches, replicas=replicas)
     if not 0 <= replica < replicas:
         raise ConfigurationError(f"`replica` is {replica}; {replicas} replicas are numbered from 0 to {replicas - 1}.")

@@ -1,6 +1,6 @@
-"""Readers: how a run gets its training examples, from a source by index or from a stream in order.
+"""Provides a run's training examples, from a source (by index) or from a stream (in order).
 
-A run has one `Reader`; each time that it starts taking steps, it gets a `Reading` from there on.
+A run has one `Reader`, which makes a `Reading` each time that the run starts or goes back to another step.
 """
 
 import abc
@@ -17,10 +17,10 @@ from core.data.source import Source
 
 
 class Reading:
-    """One pass through a run's examples, from a step on; `chunks(replica)` makes the chunks of a replica.
+    """Reads a run's examples from one step on; `chunks(replica)` returns the chunks of a replica.
 
-    They are endless, `{feature: [chunk_steps, microbatches, rows, ...]}`, and aligned: the first contains the reading's
-    first step, and begins at the multiple of `chunk_steps` at or below it.
+    A chunk is `{feature: [chunk_steps, microbatches, rows, ...]}`, without end. The first chunk contains the reading's
+    first step, and begins at a multiple of `chunk_steps`.
     """
 
     def __init__(self, chunks: Callable[[int], tf.data.Dataset]):
@@ -30,17 +30,17 @@ class Reading:
         return self._chunks(replica)
 
     def begin(self, alive: Callable[[], object]) -> None:
-        """Moves to the start of the reading, which may take long; calls `alive` as it progresses."""
+        """Skips the examples before the reading's first step, which may take long; calls `alive()` regularly."""
 
     def own_errors(self) -> contextlib.AbstractContextManager[object]:
-        """Raises the original error of a user's code, of which TensorFlow passes on only the message."""
+        """Raises, in its context, the original exception of a user's code instead of TensorFlow's error."""
         return contextlib.nullcontext()
 
 
 class Reader(abc.ABC):
-    """Provides the examples of a run's steps, `global_batch_size` per step.
+    """Provides the training examples of a run, `global_batch_size` per step.
 
-    `origin` counts the examples consumed before step 0; it isn't 0 after a run resumed with another batch size.
+    In its methods, `origin` is the data position of step 0. It isn't 0 if a run has resumed with another batch size.
     """
 
     def __init__(self, *, global_batch_size: int, microbatches: int, seed: int):
@@ -49,10 +49,10 @@ class Reader(abc.ABC):
     @property
     @abc.abstractmethod
     def example_spec(self) -> dict[str, tf.TensorSpec]:
-        """Returns the spec of one example in a chunk, by feature."""
+        """Returns the spec of one example, `{feature: TensorSpec}`, as chunks contain it."""
 
     def chunk_spec(self, *, chunk_steps: int, replicas: int = 1) -> dict[str, tf.TensorSpec]:
-        """Returns the spec of one replica's chunks, [chunk_steps, microbatches, rows, ...], by feature."""
+        """Returns the spec of a replica's chunks: `{feature: TensorSpec [chunk_steps, microbatches, rows, ...]}`."""
         leading = [chunk_steps, self.microbatches, rows_of(self.global_batch_size, self.microbatches, replicas)]
         return {name: tf.TensorSpec([*leading, *x.shape], x.dtype) for name, x in self.example_spec.items()}
 
@@ -67,31 +67,31 @@ class Reader(abc.ABC):
         local: Sequence[int] = (0,),
         synthetic: bool = False,
     ) -> Reading:
-        """Returns the reading from `first_step` on; this process takes the rows of its `local` replicas.
+        """Starts reading at `first_step`; `local` are the indices of this process's replicas.
 
         With `synthetic`, the first chunk repeats.
         """
 
     @abc.abstractmethod
     def batch(self, step: int, *, origin: int) -> dict[str, tf.Tensor]:
-        """Returns the whole global batch of a step, [microbatches, rows, ...], for separate inspection."""
+        """Returns the global batch of one step, `{feature: [microbatches, rows, ...]}`, for inspection."""
 
     @abc.abstractmethod
     def numbers(self, step: int, *, origin: int) -> npt.NDArray[np.int64]:
-        """Returns the indices of the examples in a step's global batch, [microbatches, rows]."""
+        """Returns the indices of the examples in a step's global batch: int64 [microbatches, rows]."""
 
     def kept(self, examples: int) -> dict[str, Any]:
-        """Returns the state for a checkpoint from which to continue after so many examples."""
+        """Returns the reader's state for a checkpoint, after `examples` consumed examples."""
         return {}
 
     def load(self, kept: dict[str, Any], examples: int) -> None:  # noqa: B027  # by number, all are there
-        """Continues from a checkpoint's state after so many examples."""
+        """Restores the state `kept` of a checkpoint, after `examples` consumed examples."""
 
 
 class SourceReader(Reader):
-    """Requests the examples of each chunk by index; for a slow source, `parallel_calls` chunks in parallel.
+    """Reads a source by index; `parallel_calls` chunks are gathered in parallel, for a slow source.
 
-    With `as_kept`, they come in the source's storage format, if it has one.
+    With `as_kept`, examples have the source's storage format, if it has one.
     """
 
     def __init__(self, source: Source, *, parallel_calls: int = 1, as_kept: bool = False, **layout: int):

@@ -1,7 +1,7 @@
-"""Sources with the examples of another source, by the same indices, in a different training order.
+"""Sources that change the training order of another source; examples keep their indices.
 
-Evaluation needs no order, and reads each example once, as before. Weights and classes affect only `order`, so resuming
-and any number of replicas are as exact as with the original source.
+Evaluation still reads each example once. Only the training order changes. So a run resumes as exactly as with the
+original source, on any number of replicas.
 
 `balanced` draws classes equally often, however many examples each has:
 
@@ -9,9 +9,9 @@ and any number of replicas are as exact as with the original source.
     balanced.source = @csv()
     balanced.by = 'label'
 
-With C classes, any C successive positions that begin at a multiple of C hold one example of each class, in a new random
-order. A class goes through all of its examples once before any repeats. So a small class is repeated more often, and
-the class counts of a batch differ by one example at most.
+With C classes, each block of C positions has one example of each class, in random order. A class goes through all of
+its examples before one repeats, so examples of a small class repeat more often. Class counts in a batch differ by one
+example at most.
 
 >>> from core.data.arrays import ArraySource
 >>> source = balanced(ArraySource({"label": np.array([0, 0, 0, 0, 0, 0, 0, 1])}, name="rare"), by="label")
@@ -19,16 +19,15 @@ the class counts of a batch differ by one example at most.
 >>> np.bincount(source.gather(order)["label"]).tolist(), len(source)
 ([8, 8], 8)
 
-`weighted` draws examples as often as their weights say:
+`weighted` draws examples in proportion to their weights:
 
     Experiment.train_source = @weighted()
     weighted.source = @npz()
     weighted.weights = 'importance'     # a feature; in Python also an array, one number per example
 
-An epoch of n examples has n positions. An example of weight w appears n w / (sum of weights) times, rounded up or down.
-This is systematic sampling: n equal steps across the concatenated weights, shifted by the golden ratio in each epoch,
-so that over many epochs the share is exact for small weights too. Within an epoch the order is shuffled, as for any
-source.
+An epoch of n examples has n positions. An example of weight w appears n w / (sum of weights) times in it, rounded up or
+down. This is systematic sampling: n equal steps through the cumulative weights. Each epoch shifts the steps by the
+golden ratio, so that even small weights get their exact share over many epochs. Within an epoch, the order is shuffled.
 
 >>> source = weighted(ArraySource({"x": np.arange(4)}, name="four"), weights=[2.0, 1.0, 1.0, 0.0])
 >>> order = source.order(tf.range(400, dtype=tf.int64), rng=Rng.from_seed(0), span=400)
@@ -53,7 +52,7 @@ _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo one are spread most evenly
 
 
 class Reordered(Source):
-    """The examples of `source`, in the order that `order` determines."""
+    """The examples of `source`, with another training order; subclasses define it in `order`."""
 
     def __init__(self, source: Source, *, name: str) -> None:
         check_source(f"{name}.source", source)
@@ -81,7 +80,7 @@ class Reordered(Source):
         return self.source.value_range(feature)
 
     def _one_each(self, feature: str) -> npt.NDArray[np.generic]:
-        """Returns a feature that is one number per example, from memory."""
+        """Returns the values of a feature with one number per example; raises a `DataError` for other features."""
         check_feature(self.source, feature)
         values = self.source.values(feature)
         if values is None:
@@ -98,7 +97,7 @@ class Reordered(Source):
 
 
 class Balanced(Reordered):
-    """Draws the examples of `source` so that each value of the feature `by` appears equally often."""
+    """Draws each value of the integer feature `by` equally often, in training."""
 
     def __init__(self, source: Source, by: str) -> None:
         super().__init__(source, name="balanced")
@@ -124,15 +123,15 @@ class Balanced(Reordered):
 
 @gin.configurable
 def balanced(source: Source, by: str) -> Source:
-    """Makes a source that draws each class of the feature `by` of `source` equally often."""
+    """Makes a source that draws each class equally often in training; the feature `by` has the classes."""
     return Balanced(source, by)
 
 
 def permuted(places: tf.Tensor, *, size: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """Returns the images of `places` (int64 [n], below `size` [n]) under permutations given by `keys` (uint64 [n]).
+    """Returns the positions (int64 [n]) to which permutations of `size` [n] items, made from `keys` [n], move `places`.
 
-    "Swap or not" (Hoang, Morris & Rogaway, 2012): in each round a number gets a partner, and a coin that both see
-    decides whether they swap. It permutes any number of items, and computes only the requested ones.
+    "Swap or not" (Hoang, Morris & Rogaway, 2012) computes only the requested positions, for any number of items. In
+    each round, a position gets a partner, and a random bit of the pair decides whether they swap.
     """
     sizes = tf.cast(size, tf.uint64)
 
@@ -148,7 +147,7 @@ def permuted(places: tf.Tensor, *, size: tf.Tensor, keys: tf.Tensor) -> tf.Tenso
 
 
 def keys_of(rng: Rng, *numbers: tf.Tensor) -> tf.Tensor:
-    """Returns keys (uint64 [n]) from `rng` and `numbers` (int64 [n])."""
+    """Returns uint64 keys [n], hashed from the seed of `rng` and from `numbers` (int64 [n] each)."""
     low, high = tf.unstack(tf.cast(rng.seed, tf.uint64))
     keys = low | tf.bitwise.left_shift(high, tf.constant(32, tf.uint64))
     for number in numbers:
@@ -157,14 +156,14 @@ def keys_of(rng: Rng, *numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed(x: tf.Tensor) -> tf.Tensor:
-    """Returns 64 bits, each of which depends on all of `x` (SplitMix64; Steele, Lea & Flood, 2014)."""
+    """Hashes uint64 values: each bit of a result depends on all bits of `x` (SplitMix64; Steele, Lea & Flood, 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))) * tf.constant(factor, tf.uint64)
     return x ^ tf.bitwise.right_shift(x, tf.constant(31, tf.uint64))
 
 
 class Weighted(Reordered):
-    """Draws the examples of `source` in proportion to `weights`: a feature, or one number per example."""
+    """Draws examples of `source` in proportion to `weights`: a feature's name, or one number per example."""
 
     def __init__(self, source: Source, weights: str | Sequence[float] | npt.NDArray[np.generic]) -> None:
         super().__init__(source, name="weighted")
@@ -201,5 +200,5 @@ class Weighted(Reordered):
 
 @gin.configurable
 def weighted(source: Source, weights: str | Sequence[float] | npt.NDArray[np.generic]) -> Source:
-    """Makes a source that draws examples of `source` in proportion to their weights."""
+    """Makes a source that draws examples in training in proportion to `weights`: a feature's name, or numbers."""
     return Weighted(source, weights)

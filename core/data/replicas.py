@@ -1,4 +1,4 @@
-"""Input streams per replica, on any device or process."""
+"""Gives each replica its own input stream, on any device and in any process."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -11,10 +11,10 @@ PREFETCHED = 2  # elements, on a device with its own memory
 
 
 class PerReplica:
-    """The repeated streams `make(replica)` as one that gives each element to its replica.
+    """Iterates over values per replica: each replica gets the elements of its own dataset, `make(replica)`, repeated.
 
-    Each process makes only the streams of its own replicas. TensorFlow's distributed iterators aren't used: they crash
-    the process if one is dropped while it prefetches.
+    A process makes only the datasets of its own replicas. TensorFlow's distributed iterators aren't used, because the
+    process crashes if one is dropped while it prefetches.
     """
 
     def __init__(self, make: Callable[[int], tf.data.Dataset], strategy: tf.distribute.Strategy):
@@ -22,7 +22,7 @@ class PerReplica:
 
     @property
     def element_spec(self) -> Any:
-        """Returns an element's spec for `tf.function`."""
+        """Returns the spec of an element, for the `input_signature` of a `tf.function`."""
         return per_replica_spec(self._make(0).element_spec, self._strategy)
 
     def __iter__(self) -> Iterator[Any]:
@@ -46,9 +46,9 @@ class PerReplica:
 
 
 def per_replica_spec(spec: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Returns the spec for `tf.function` of a `PerReplica` element whose streams have elements of `spec`.
+    """Returns the spec of a `PerReplica` element; `spec` is that of one replica's dataset.
 
-    It makes no element, which may be large.
+    No real element is made, because elements may be large.
     """
     replicas = len(strategy.experimental_local_results(_spread(lambda _: tf.zeros([]), strategy)))
 
@@ -69,9 +69,9 @@ def _spread(value_of: Callable[[int], Any], strategy: tf.distribute.Strategy) ->
 
 
 def _taken(stream: Any) -> Any:
-    """Returns the next element, which is usually ready: fetched by this thread, it takes half the time.
+    """Returns the next element of an iterator in this thread, which takes half the time of TensorFlow's `next`.
 
-    TensorFlow's `next` lets another thread fetch it, and waits for that.
+    TensorFlow's `next` fetches the element in another thread.
     """
     device = stream._iterator_resource.device
     if "GPU" in device or "TPU" in device:

@@ -1,6 +1,6 @@
-"""The training order: one permutation of the examples per epoch, as a pure function of (rng, epoch).
+"""The training order: each epoch has its own permutation of the examples, determined by `rng` and the epoch.
 
-Any part of any epoch is computed alone, so a run resumes anywhere in its data without replaying earlier parts.
+Any part of an epoch can be computed alone, so a run resumes anywhere in its data without replaying earlier parts.
 """
 
 import tensorflow as tf
@@ -13,9 +13,9 @@ _SORTED_UP_TO = 4096
 
 
 def shuffled(positions: tf.Tensor, *, size: int, rng: Rng, span: int) -> tf.Tensor:
-    """Returns the examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled stream over `size` examples.
+    """Returns the indices of the examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled order.
 
-    The stream is one permutation after another. `span` bounds the distance between positions.
+    Each epoch of `size` positions is a permutation. All positions are within a range of `span`.
     """
     epochs = positions // size
     first_epoch = tf.reduce_min(epochs)

@@ -1,8 +1,8 @@
-"""`Source`: examples that are read by index.
+"""`Source`: a fixed number of examples that can be read by index.
 
 Training never iterates over a source; it requests the examples that a step needs (`core/data/pipeline.py`). So a source
-has a length and the spec of an example, and gathers any examples at once. A custom source is a class with `spec` and
-`gather`:
+has a length and the spec of one example, and returns any examples in one call. A custom source is a class with `spec`
+and `gather`:
 
     >>> import tensorflow as tf
     >>> class Points(Source):
@@ -17,8 +17,8 @@ has a length and the spec of an example, and gathers any examples at once. A cus
     >>> Points(100).gather(tf.constant([0, 7], tf.int64))["x"].shape
     TensorShape([2, 2])
 
-Gin makes sources before the strategy exists, and TensorFlow accepts no new device after its first operation. So a
-source's `__init__` reads files with NumPy, and makes no tensors before the first `gather`.
+Gin makes sources before the strategy exists, but TensorFlow accepts no new device after its first operation. So a
+source's `__init__` must read files with NumPy; it makes tensors in `gather` only.
 """
 
 import abc
@@ -37,9 +37,9 @@ from core.random import Rng
 
 
 class Kept(NamedTuple):
-    """Examples in a storage format, narrower than what steps read, and their decoding in a step.
+    """A storage format of a source's examples that is narrower than what steps read, such as uint8.
 
-    `gather` returns them [n, ...]; `decode` accepts any number of leading axes: in a step, [microbatches, rows, ...].
+    `gather` returns stored examples, [n, ...]. In a step, `decode` converts [microbatches, rows, ...] of them.
     """
 
     spec: dict[str, tf.TensorSpec]
@@ -48,9 +48,9 @@ class Kept(NamedTuple):
 
 
 class Examples(abc.ABC):
-    """The spec of examples, each a dictionary of features of fixed shape, for sources and streams.
+    """The base of sources and streams: examples are dictionaries of features with fixed shapes.
 
-    Text examples have a `tokenizer`, which defines their tokens.
+    Text examples have a `tokenizer`, which made their tokens.
     """
 
     tokenizer: Tokenizer | None = None
@@ -62,33 +62,33 @@ class Examples(abc.ABC):
     @property
     @abc.abstractmethod
     def spec(self) -> dict[str, tf.TensorSpec]:
-        """Returns the spec of one example by feature, with fully known shapes and without a batch axis."""
+        """Returns the spec of one example, `{feature: TensorSpec}`, with known shapes and without a batch axis."""
 
     def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
-        """Returns an integer feature's smallest value and an example that has it, then its largest and an example.
+        """Returns `(smallest, its example, largest, its example)` of an integer feature; `None` if unknown.
 
-        Tasks use it to check labels before the first step. None for features that aren't integers, or if this would
-        need reading everything.
+        Tasks use this to check labels before the first step. It is unknown if the feature isn't of integers, or if all
+        examples would have to be read.
         """
         return None
 
     def value_range(self, feature: str) -> tuple[float, float] | None:
-        """Returns the lowest and highest possible value of an image's pixels; None if unknown.
+        """Returns the lowest and highest possible value of an image's pixels; `None` if unknown.
 
-        Tasks use it to check the range of images before the first step.
+        Tasks use this to check the range of images before the first step.
         """
         return None
 
     def description(self) -> dict[str, str]:
-        """Returns what a resumed run compares: features, and other facts that are cheap to find out."""
+        """Returns facts about the data that are cheap to compute; a resumed run compares them with its checkpoint's."""
         return {"features": ", ".join(f"{name} {x.dtype.name}{x.shape.as_list()}" for name, x in self.spec.items())}
 
 
 class Source(Examples):
     """A fixed number of examples, read by index.
 
-    `threads` is the number of threads that a `gather` uses. For a source that computes, such as one that decodes
-    images, two chunks are gathered in parallel, so that decoding continues while one of them is assembled.
+    `threads` is the number of threads that one call of `gather` uses. If there are several, as for decoding images, two
+    chunks are gathered in parallel.
     """
 
     threads = 1
@@ -109,31 +109,31 @@ class Source(Examples):
 
     @abc.abstractmethod
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the examples at these indices (int64 [n]), each feature [n, ...]; runs inside a `tf.data` map."""
+        """Returns the examples with these indices (int64 [n]), `{feature: [n, ...]}`; runs inside a `tf.data` map."""
 
     @property
     def kept(self) -> Kept | None:
-        """Returns how to gather examples in their storage format; None if `gather` is the only way.
+        """Returns the source's storage format, with functions to gather and decode it; `None` if there is none.
 
-        Prefetched chunks are then smaller, and the step decodes them; `gather` gives the same values.
+        Prefetched chunks are then smaller, and the step decodes them to the values that `gather` would return.
         """
         return None
 
     def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
-        """Returns the examples (int64 [n]) at `positions` (int64 [n], at least 0) of the endless training order.
+        """Returns the indices of the examples (int64 [n]) at `positions` (int64 [n]) of the endless training order.
 
-        Each epoch is a permutation; a source that draws differently overrides `order`. It depends on `rng` and the
-        position alone, so that a run resumes anywhere. `span` bounds the distance between positions.
+        Each epoch is a permutation; override `order` to draw examples differently. The result must depend on `rng` and
+        the positions alone, so that a run resumes anywhere. All positions are within a range of `span`.
         """
         return shuffled(positions, size=len(self), rng=rng, span=span)
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
-        """Returns a feature of all examples if it is in memory; None if this would need reading everything."""
+        """Returns a feature of all examples, [examples, ...]; `None` if all examples would have to be read."""
         return None
 
 
 def check_source(argument: str, source: object) -> None:
-    """Raises if the value of `argument` isn't a source."""
+    """Raises a `ConfigurationError` if the value of `argument` isn't a `Source`."""
     if isinstance(source, Source):
         return
     if isinstance(source, Examples):
@@ -145,7 +145,7 @@ def check_source(argument: str, source: object) -> None:
 
 
 def check_examples(name: str, value: object) -> None:
-    """Raises for objects without examples, such as arrays or a TensorFlow dataset; `name` is the argument."""
+    """Raises a `ConfigurationError` if the argument `name` is neither a source nor a stream."""
     if isinstance(value, Examples):
         return
     if callable(value):
@@ -160,7 +160,7 @@ def check_examples(name: str, value: object) -> None:
 
 
 def check_feature(source: Examples, feature: str) -> None:
-    """Raises a `DataError` if a source has no such feature."""
+    """Raises a `DataError` if `source` has no feature of this name."""
     if feature not in source.spec:
         raise DataError(
             f"The source `{source.name}` has no feature `{feature}`; it has {listed(source.spec)}."
@@ -169,7 +169,7 @@ def check_feature(source: Examples, feature: str) -> None:
 
 
 def check_split(name: str, split: str, known: Sequence[str]) -> None:
-    """Raises for a split that the source called `name` doesn't have."""
+    """Raises a `ConfigurationError` if the source called `name` has no split `split`."""
     if split not in known:
         raise ConfigurationError(
             f"`split` of `{name}` is {split!r}; it has {listed(known)}.{did_you_mean(str(split), known)}"

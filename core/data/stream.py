@@ -1,4 +1,4 @@
-"""Streams: examples in sequence, made anew for each epoch by a user's function.
+"""Streams: examples in sequence, from a function of yours that is called once per epoch.
 
     >>> import numpy as np
     >>> def noise(seed, epoch):
@@ -9,8 +9,8 @@
     >>> stream.spec
     {'x': TensorSpec(shape=(2,), dtype=tf.float32, name=None), 'label': TensorSpec(shape=(), dtype=tf.int32, name=None)}
 
-The function returns a `tf.data.Dataset`, or any iterable, of single examples. They are converted to the types that
-steps compute with, as in `ArraySource`.
+The function returns a `tf.data.Dataset`, or any iterable, of single examples. As in `ArraySource`, examples are
+converted to the types in which steps compute.
 """
 
 import functools
@@ -40,9 +40,9 @@ _LEVELS = 255.0  # the largest level of grey or colour in images of bytes
 class Stream(Examples):
     """The examples that `make(seed, epoch)` returns: those of epoch 0, then those of epoch 1, without end.
 
-    With `shuffle`, examples go through a buffer of that size, in an order that depends on the seed alone. A resumed run
-    makes the stream anew and skips what it has consumed. With `replay=False`, it continues with what the stream returns
-    now, in a new epoch.
+    `shuffle` is the size of a buffer from which examples are drawn, in an order that depends on the seed alone. A
+    resumed run calls `make` again and skips consumed examples. With `replay=False`, it starts a new epoch instead, and
+    skips nothing.
     """
 
     def __init__(self, make: Callable[[int, int], Any], *, shuffle: int | None = None, replay: bool = True):
@@ -84,9 +84,9 @@ class Stream(Examples):
         return (0.0, 1.0) if dtype == np.uint8 and shape else None
 
     def blocks(self, seed: int, epoch: int, *, count: int, before: int) -> Iterator[Block]:
-        """Yields the examples of an epoch, `count` at a time (at the end fewer); `before` counts earlier ones.
+        """Yields an epoch's examples in blocks of `count` (the last may be shorter); `before` counts earlier examples.
 
-        They have the types that steps compute with; an `id` is unchanged.
+        Features have the types in which steps compute; an `id` isn't converted.
         """
         made = self._made(seed, epoch)
         found = of_dataset(self.name, made) if isinstance(made, tf.data.Dataset) else self._found
@@ -103,7 +103,7 @@ class Stream(Examples):
             yield {name: x if name == ID else self._computed(name, x) for name, x in block.items()}
 
     def _stacked(self, examples: Iterator[Any], count: int, before: int) -> Iterator[Block]:
-        """Yields the examples of an iterator, stacked; each is copied at once, since its arrays may be reused."""
+        """Yields blocks `{feature: [count, ...]}` of examples, copied because the iterator may reuse its arrays."""
         while True:
             block = {name: aligned_empty([count, *shape], dtype) for name, (shape, dtype) in self._found.items()}
             taken = 0
@@ -131,7 +131,7 @@ class Stream(Examples):
 
     @functools.cached_property
     def _found(self) -> Features:
-        """Returns shape and type of each feature as the function makes them: those of the first example."""
+        """Returns `{feature: (shape, dtype)}` of the first example, before conversion."""
         made = self._made(0, 0)
         if isinstance(made, tf.data.Dataset):
             return of_dataset(self.name, made)
@@ -155,12 +155,12 @@ class Stream(Examples):
 
 
 def _array(values: tf.Tensor) -> npt.NDArray[Any]:
-    """Returns the values in the tensor's own memory, if they are numbers that NumPy supports."""
+    """Returns a tensor's values as an array that shares its memory; strings and bfloat16 are copied."""
     return values.numpy() if values.dtype in (tf.string, tf.bfloat16) else np.asarray(memoryview(values))
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
-    """Makes an uninitialised aligned array; arrays of objects are ordinary ones."""
+    """Makes an uninitialised array, aligned like a tensor's memory so that it needn't be copied."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         return np.empty(shape, dtype)
@@ -171,6 +171,6 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
 
 
 def aligned_join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Concatenates the parts along their first axis."""
+    """Concatenates `parts` along their first axis into an array that is aligned like a tensor's memory."""
     first = parts[0]
     return np.concatenate(parts, out=aligned_empty([sum(map(len, parts)), *first.shape[1:]], first.dtype))

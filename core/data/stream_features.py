@@ -1,4 +1,4 @@
-"""The features, shapes and types of a stream's first example, which all others must have."""
+"""Features, shapes and types of a stream's first example; all other examples must have the same."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ ID = "id"  # the feature that names an example; steps don't see it
 
 
 def of_dataset(name: str, dataset: tf.data.Dataset) -> Features:
-    """Returns the features of a dataset's elements, which must be single examples."""
+    """Returns `{feature: (shape, dtype)}` of a dataset's elements, which must be single examples."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or not all(isinstance(x, tf.TensorSpec) for x in spec.values()):
         raise DataError(
@@ -33,7 +33,7 @@ def of_dataset(name: str, dataset: tf.data.Dataset) -> Features:
 
 
 def of_example(stream: str, example: Any) -> Features:
-    """Returns the features of an example that an iterator has made; `stream` begins its error."""
+    """Returns `{feature: (shape, dtype)}` of an iterator's first example; errors begin with the text `stream`."""
     if not isinstance(example, Mapping) or not example:
         raise DataError(
             f'{stream} makes {told_of(example)}; make each example a dictionary: `{{"image": image, "label": label}}`.'
@@ -52,7 +52,7 @@ def of_example(stream: str, example: Any) -> Features:
 
 
 def _checked(stream: str, found: Features) -> Features:
-    """Raises for features without a name, examples with nothing except an `id`, and invalid `id`s."""
+    """Raises a `DataError` if a feature's name isn't a text, or if an `id` is invalid or the only feature."""
     unnamed = [name for name in found if not isinstance(name, str)]
     if unnamed:
         raise DataError(f"{stream} calls a feature {shown(unnamed[0])}; a name is a text: 'image', say.")
@@ -69,7 +69,7 @@ def _checked(stream: str, found: Features) -> Features:
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """Returns a feature of one example as a NumPy array; None if its rows differ in length."""
+    """Converts a feature of one example to a NumPy array; returns `None` if its rows differ in length."""
     try:
         return np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
     except ValueError:
@@ -77,7 +77,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
 
 
 def fitted(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Returns `value` as `dtype`; None if it is of another kind, or if its value would change."""
+    """Converts `value` to `dtype`; returns `None` if it is of another kind, or if a value would change."""
     if value.dtype == dtype and dtype.kind != "O":
         return value
     if dtype.kind == "O":
@@ -91,7 +91,7 @@ def fitted(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | 
 
 
 def told_of(example: Any) -> str:
-    """Describes an example."""
+    """Describes an example for an error: its features, or its type if it isn't a dictionary."""
     if isinstance(example, Mapping):
         return listed(map(str, example)) if example else "an empty dictionary"
     return f"a {type(example).__name__}"
@@ -102,7 +102,7 @@ def told(found: Features) -> str:
 
 
 def told_one(name: str, value: npt.NDArray[Any] | None) -> str:
-    """Describes a feature of one example, with its value if it is a single one."""
+    """Describes a feature of one example for an error: name, dtype, shape, and the value of a scalar."""
     if value is None:
         return f"rows of unlike lengths in `{name}`"
     found = told({name: (value.shape, value.dtype)})

@@ -1,4 +1,4 @@
-"""One pass over a stream as a run consumes it: in order, skipped up to its position, checked, cut into chunks."""
+"""Reads a stream once, as a run does: skips consumed examples, checks them, and makes chunks."""
 
 import dataclasses
 import time
@@ -18,9 +18,9 @@ _PARTS = 4  # of a buffer; one of them is returned at a time
 
 
 class InOrder:
-    """Returns the examples of a stream from the start of an epoch on, in blocks of `count`.
+    """Returns the examples of a stream in order, from the start of an epoch on.
 
-    `epoch` is the last one begun, which may be ahead of the returned examples.
+    `epoch` is the epoch that is being read; with a shuffle buffer, returned examples may be from the one before.
     """
 
     def __init__(self, stream: Stream, *, seed: int, epoch: int, before: int, count: int):
@@ -32,7 +32,7 @@ class InOrder:
         self._rows = _Rows(blocks if size is None else shuffled(blocks, size, seed=words))
 
     def take(self, count: int) -> Block:
-        """Returns the next examples, from as many epochs as necessary."""
+        """Returns the next `count` examples; they may span several epochs."""
         return self._rows.take(count)
 
     def _epochs(self, count: int) -> Iterator[Block]:
@@ -52,9 +52,9 @@ class InOrder:
 
 
 def shuffled(blocks: Iterator[Block], size: int, *, seed: list[int]) -> Iterator[Block]:
-    """Yields examples from a buffer of `size`: a randomly chosen part of it is replaced with the next examples.
+    """Yields shuffled examples: a random quarter of a buffer of `size` examples is yielded, then replaced.
 
-    Block sizes and order are the same for every run.
+    Block sizes and the order depend on `seed` and `size` alone, so every run gets the same.
     """
     rows, part = _Rows(blocks), -(-size // _PARTS)
     buffer = {name: x.copy() for name, x in rows.take(size).items()}
@@ -67,7 +67,7 @@ def shuffled(blocks: Iterator[Block], size: int, *, seed: list[int]) -> Iterator
 
 
 class _Rows:
-    """Regroups blocks of any length into blocks of exactly the requested length."""
+    """Regroups blocks of any length into blocks of the requested length."""
 
     def __init__(self, blocks: Iterator[Block]):
         self._blocks, self._left = blocks, Block()
@@ -93,7 +93,7 @@ Chunk = dict[str, npt.NDArray[Any]]  # each feature [chunk_steps, microbatches, 
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """The start of a run's stream: the epoch, and the number of examples consumed before."""
+    """The start of a run's stream: its first epoch, and the examples that the run consumed before it."""
 
     epoch: int = 0
     examples: int = 0
@@ -101,7 +101,7 @@ class Beginning:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """The hashes after each step of a chunk that begins with `examples` consumed, and the last epoch begun by then."""
+    """A chunk's hashes, one per step, for checkpoints; `examples` were consumed before the chunk."""
 
     examples: int
     hashes: Hashes
@@ -109,10 +109,10 @@ class Passed:
 
 
 class StreamPass:
-    """Reads the stream from its start; the chunks begin at the step with `position` consumed examples.
+    """Reads a stream from its beginning; the first chunk starts once `position` examples are consumed.
 
-    A chunk has the `shape` [chunk_steps, microbatches, rows]. The first `lead` steps of the first chunk precede that
-    step, and hold zeros. Each chunk is reported to `passed`.
+    Each feature of a chunk has the leading axes `shape`, [chunk_steps, microbatches, rows]. The first chunk begins with
+    `lead` steps of zeros, which are never run. Each chunk's hashes go to `passed`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class StreamPass:
         self._whole_chunks = self._cut()
 
     def begin(self, alive: Callable[[], object]) -> None:
-        """Skips what the run has consumed; calls `alive` as it progresses."""
+        """Skips the examples before `position`; calls `alive()` after each block."""
         step, told = int(np.prod(self._shape)), time.monotonic()
         end = self._position - self._beginning.examples
         while self._count < end:
@@ -167,7 +167,7 @@ class StreamPass:
             lead = 0
 
     def _take(self, count: int) -> tuple[Block, Hashes]:
-        """Returns the next examples, which must equal those of the first reading, and the hash after each."""
+        """Returns the next examples and the hash after each; raises a `DataError` if an earlier reading differs."""
         block = self._order.take(count)
         hashes = hashes_after(self._count, self._hash, block)
         others = self._trail.follow(self._count, hashes)
@@ -185,5 +185,5 @@ class StreamPass:
 
 
 def _led(count: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns `values` preceded by so many zeros."""
+    """Returns `values` with `count` rows of zeros before them."""
     return aligned_join([np.zeros([count, *values.shape[1:]], values.dtype), values]) if count else values

@@ -1,6 +1,6 @@
-"""Reads a stream for a run, and provides its state for checkpoints.
+"""Reads a stream for a run, and returns the state that checkpoints need to resume it.
 
-Every process makes the whole stream, once, and takes the rows of its own replicas.
+Every process reads the whole stream once, and takes the rows of its own replicas.
 """
 
 import collections
@@ -24,9 +24,9 @@ _AHEAD = 8  # chunks at most, from the one being consumed to the one being made
 
 
 class StreamReader(Reader):
-    """Keeps the start of a run's stream, and what was read since.
+    """A reader of a stream; stores where the stream began, and hashes of the examples read since.
 
-    It starts with epoch 0, or where a run without `replay` resumed.
+    The stream begins with epoch 0, or with the epoch in which a run with `replay=False` resumed.
     """
 
     def __init__(self, stream: Stream, *, say: Callable[[str], object] = print, parallel_calls: int = 1, **layout: int):
@@ -117,7 +117,7 @@ class StreamReader(Reader):
 
 
 class _SharedReading(Reading):
-    """Reads the stream once for all replicas of this process, each of which takes its rows."""
+    """Reads the stream once for all replicas of this process; each replica takes its own rows."""
 
     def __init__(self, whole: StreamPass, spec: dict[str, tf.TensorSpec], *, local: Sequence[int], synthetic: bool):
         self._whole, self._spec, self._synthetic = whole, spec, synthetic
@@ -153,7 +153,7 @@ class _SharedReading(Reading):
             raise failure  # without TensorFlow's message as its context
 
     def _next_of(self, replica: int) -> list[npt.NDArray[Any]]:
-        """Returns the rows of one replica; the replica that is ahead lets the next chunk be made for all."""
+        """Returns a replica's rows of its next chunk; if no chunk is waiting, reads one for all replicas."""
         with self._lock:
             if not self._waiting[replica]:
                 self._make_next()

@@ -1,7 +1,7 @@
-"""Columns of tables, from any file format: which are read, their types, and the features that they become.
+"""Columns of tables in any file format: which of them are read, with which types, and as which features.
 
-A column holds integers, floats or words. Words are listed, and a word becomes its index in the list, so that it means
-the same in training and in evaluation, whatever words each file contains.
+A column holds integers, floats or words. A word becomes its index in a given list, so it has the same number in
+training and evaluation.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ NUMBERS = ("int", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The requested columns of a table; `source` is the name of the configurable."""
+    """The columns to read from a table, with their types; `source` is the configurable's name in errors."""
 
     source: str
     columns: Sequence[str] | None  # None for all
@@ -73,12 +73,12 @@ class Wanted:
                 )
 
     def words(self, column: str) -> Sequence[str] | None:
-        """Returns the words of a column, or None for a column of numbers."""
+        """Returns the list of words of `column`; `None` if it is a column of numbers."""
         kind = self.types.get(column)
         return None if kind is None or isinstance(kind, str) else kind
 
     def among(self, header: Sequence[str], place: str) -> list[str]:
-        """Returns the columns to read from those of a file; `place` names the file in errors."""
+        """Returns the columns to read from a file with this header; errors name the file by `place`."""
         asked = {
             "columns": self.columns or (),
             "types": self.types,
@@ -97,7 +97,7 @@ class Wanted:
         return list(dict.fromkeys([*self.columns, *asked["vectors"]]))
 
     def features(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the features of these columns: each under its own name; those of a vector concatenated."""
+        """Converts columns to features: those of a vector become one feature, each other column its own."""
         parts = {name for names in self.vectors.values() for name in names}
         alone = {name: values for name, values in columns.items() if name not in parts}
         for feature, names in self.vectors.items():
@@ -116,7 +116,7 @@ class Wanted:
 
 
 def check_names(header: Sequence[str], place: str) -> None:
-    """Raises for columns without a name or with the same name; `place` begins the error."""
+    """Raises a `DataError`, which begins with `place`, if a column has no name or two have the same."""
     twice = [name for i, name in enumerate(header) if name in header[:i]]
     if twice or "" in header:
         what = f"the name `{twice[0]}` twice" if twice else f"no name for column {header.index('') + 1}"
@@ -124,7 +124,7 @@ def check_names(header: Sequence[str], place: str) -> None:
 
 
 def check_same_header(source: str, header: Sequence[str], place: str, first: Sequence[str], first_place: str) -> None:
-    """Raises for a file whose columns differ from those of the first one."""
+    """Raises a `DataError` if a file's columns differ from those of the first file."""
     if list(header) == list(first):
         return
     missing, more = ([name for name in one if name not in other] for one, other in ((first, header), (header, first)))

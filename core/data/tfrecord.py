@@ -1,13 +1,13 @@
-"""TFRecord files of `tf.train.Example`s, read by index from wherever they are stored.
+"""Reads TFRecord files of `tf.train.Example`s by index.
 
     Experiment.train_source = @tfrecord()
     tfrecord.files = 'data/train-*.tfrecord'
     tfrecord.features = {'image': ('image', 64), 'label': 'int'}
 
-`core/data/tfrecord_features.py` lists the possible declarations. The first run scans the files once, and stores where
-their records begin (`core/data/tfrecord_index.py`). After that any record is one read, so that training shuffles all of
-them, not only those in a buffer, and resumes at once. When a run first reads a record, it verifies the checksum and the
-declared features.
+`core/data/tfrecord_features.py` lists the possible declarations. The first run scans the files, and stores the offsets
+of their records (`core/data/tfrecord_index.py`). Then any record can be read at once. So training shuffles all records,
+not only those in a buffer, and resumes without reading earlier ones. When a run first reads a record, it verifies the
+checksum and the declared features.
 """
 
 import functools
@@ -30,7 +30,7 @@ _AT_ONCE = 1024  # records that Python parses
 
 
 class Records(Source):
-    """The declared `features` of the records of files, one file after another."""
+    """The records of one or more TFRecord files, with their declared `features`."""
 
     def __init__(self, files: str, features: Mapping[str, Declared]) -> None:
         if not isinstance(features, Mapping) or not features:
@@ -67,7 +67,7 @@ class Records(Source):
         return {name: feature.made(parsed, names) for name, feature in self._features.items()}
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
-        """Returns a numeric feature of all records, which reads all files."""
+        """Returns a numeric feature of all records, [records, ...]; this reads all files."""
         check_feature(self, feature)
         asked = self._features[feature]
         if asked.kind not in ("int", "float", "length"):
@@ -84,7 +84,7 @@ class Records(Source):
         return (0.0, 1.0) if self._features[feature].kind in ("levels", "image") else None
 
     def _read(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Reads records, file by file in the order in which they are stored."""
+        """Returns the records with these indices; reads them in the order in which they are stored."""
         records, of = np.empty(len(indices), object), self._files_of(indices)
         order = np.argsort(indices, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(order) else ():
@@ -93,7 +93,7 @@ class Records(Source):
         return records
 
     def _names(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Names the records, for the errors of images."""
+        """Returns a name for each record, for errors about images."""
         of = self._files_of(indices)
         names = [
             self._files[i].name_of(n) for i, n in zip(of.tolist(), (indices - self._firsts[of]).tolist(), strict=True)
@@ -104,7 +104,7 @@ class Records(Source):
         return np.searchsorted(self._firsts, indices, side="right") - 1
 
     def _records(self, number: int, numbers: Sequence[int]) -> list[bytes]:
-        """Reads records of one file; each is checked when it is read for the first time."""
+        """Returns records of file `number`; checks a record when it is read for the first time."""
         file, proved = self._files[number], self._proved[number]
         read = file.read(numbers)
         new = [(each, content) for each, content in zip(numbers, read, strict=True) if not proved[each]]
@@ -127,5 +127,5 @@ def _parsed(record: bytes, name: Callable[[], str]) -> tf.train.Example:
 
 @gin.configurable
 def tfrecord(files: str, features: Mapping[str, Declared]) -> Source:
-    """Reads the declared features of the records of one file, or of those that match a pattern with `*`."""
+    """Reads the declared features of records, from one file or from all that match a pattern with `*`."""
     return Records(files, features)

@@ -1,4 +1,4 @@
-"""Declared features of a `tf.train.Example`: their conversion and checks.
+"""Declarations of a `tf.train.Example`'s features, and how they are converted and checked.
 
 | declared | in the record | becomes |
 | --- | --- | --- |
@@ -32,7 +32,7 @@ _DECLARE = "Correct `tfrecord.features`, or write the files again."
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A declared feature."""
+    """A feature of `tf.train.Example`s, as declared in `tfrecord.features`."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class Feature:
 
     @property
     def parsing(self) -> Any:
-        """Returns the spec for `tf.io.parse_example`."""
+        """Returns the feature's spec for `tf.io.parse_example`."""
         if self.kind in ("levels", "image"):
             return tf.io.FixedLenFeature([], tf.string)
         dtype = tf.int64 if self.kind == "int" else tf.float32
@@ -80,7 +80,7 @@ class Feature:
         return tf.io.RaggedFeature(dtype)
 
     def made(self, parsed: Mapping[str, Any], names: tf.Tensor) -> tf.Tensor:
-        """Makes the feature from several parsed records; `names` name them in errors."""
+        """Converts the feature of parsed records to a tensor [n, ...]; errors name the records by `names`."""
         if self.counts is not None:
             return tf.cast(parsed[self.counts].row_lengths(), tf.int32)
         value = parsed[self.name]
@@ -95,7 +95,7 @@ class Feature:
         return tf.cast(value, self.spec.dtype)
 
     def check(self, example: Any, name: Callable[[], str]) -> None:
-        """Raises if a record, parsed in Python, lacks the declared feature: TensorFlow's error says less."""
+        """Raises a `BadExampleError` if a record lacks the feature as declared; TensorFlow's error would say less."""
         features = example.features.feature
         if self.counts is not None:
             return
@@ -130,7 +130,7 @@ class Feature:
             )
 
     def value_of(self, example: Any) -> Any:
-        """Returns the numbers of a record that was parsed in Python, in the declared shape."""
+        """Returns the feature's numbers in one `tf.train.Example`, in the declared shape."""
         if self.counts is not None:
             of = example.features.feature[self.counts]
             return len(getattr(of, of.WhichOneof("kind") or "int64_list").value)

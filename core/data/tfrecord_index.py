@@ -1,9 +1,9 @@
-"""Indices of TFRecord files: where records begin, so that any can be read by number.
+"""Indices of TFRecord files: the offset of each record, so that any record can be read by number.
 
-A record is its length (8 bytes), a checksum of that (4), its bytes, and a checksum of these (4); only the n - 1 records
-before it tell where the n-th begins. So a file is scanned once, and the offsets are stored in `.NAME.index` next to it,
-or in the user's cache if that folder isn't writable. An index is valid while the file's size and modification time stay
-the same. It is written atomically, so several processes may make one at the same time.
+A record has its length (8 bytes), the length's checksum (4), the content, and the content's checksum (4). So the offset
+of a record follows only from the records before it. A file is scanned once, and the offsets are stored in `.NAME.index`
+in its folder, or in the user's cache if that folder isn't writable. An index is valid while the file's size and
+modification time stay the same. It is written atomically, so several processes may make it at the same time.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ _GZIP = b"\x1f\x8b"
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """A file of records: record i is stored from `places[i]` to `places[i + 1]`."""
+    """A TFRecord file and its index: record i has the bytes from `places[i]` to `places[i + 1]`."""
 
     path: Path
     modified: int  # nanoseconds
@@ -42,7 +42,7 @@ class RecordFile:
         return len(self.places) - 1
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """Reads records by number, each with its length and checksums."""
+        """Returns the records with these numbers; each includes its length and checksums."""
         try:
             with open_file(self.path) as file:
                 state = os.fstat(file.fileno())
@@ -56,7 +56,7 @@ class RecordFile:
             raise BadExampleError(f"{self.path} can't be read: {error.strerror}.") from error
 
     def prove(self, numbers: Sequence[int], read: Sequence[bytes]) -> None:
-        """Raises for records whose checksums or lengths are wrong."""
+        """Raises a `BadExampleError` if the length or checksum of a record in `read` is wrong."""
         sums = masked([each[12:-4] for each in read])
         for number, each, found in zip(numbers, read, sums.tolist(), strict=True):
             length, _ = _LENGTH.unpack_from(each)
@@ -66,12 +66,12 @@ class RecordFile:
                 )
 
     def name_of(self, number: int) -> str:
-        """Names a record in errors."""
+        """Returns a record's name in errors: "record 3 of FILE (at byte 120)"."""
         return f"record {number} of {self.path} (at byte {self.places[number]})"
 
 
 def index_of(path: Path) -> RecordFile:
-    """Returns the index of a file, stored or new."""
+    """Returns a file with its index; the index is read if it is stored, else made and stored."""
     with reading(path) as file:
         state = os.fstat(file.fileno())
     header = _HEADER.pack(_MAGIC, state.st_size, state.st_mtime_ns)
@@ -94,13 +94,13 @@ def index_of(path: Path) -> RecordFile:
 
 
 def masked(pieces: Sequence[bytes]) -> npt.NDArray[np.uint32]:
-    """Returns checksums as TFRecord writes them."""
+    """Returns the checksum of each of `pieces` in the form that TFRecord stores."""
     sums = crc32c(pieces)
     return (sums >> 15 | sums << 17) + np.uint32(0xA282EAD8)
 
 
 def _read(place: Path, header: bytes) -> Places | None:
-    """Reads an index; None if there is none for the current file."""
+    """Reads the stored index `place`; returns `None` unless it is complete and belongs to the file as it is now."""
     try:
         with open_file(place) as file:
             content = file.read()
@@ -113,7 +113,7 @@ def _read(place: Path, header: bytes) -> Places | None:
 
 
 def _walked(path: Path, size: int) -> Places:
-    """Finds where the records begin; raises if the file doesn't end with one."""
+    """Returns each record's offset, then the file's size; raises a `DataError` if the file is cut off."""
     places, at = [0], 0
     with open_file(path) as file:
         while at < size:
@@ -142,7 +142,7 @@ def _no_records(path: Path, start: bytes, size: int) -> DataError:
 
 
 def _broken(path: Path, places: Sequence[int], size: int) -> DataError:
-    """Returns an error that the file is cut off, or that names the first record with a damaged length."""
+    """Returns an error that names the first record with a damaged length, or says that the file is cut off."""
     with open_file(path) as file:
         for number, at in enumerate(places):
             file.seek(at)

@@ -1,7 +1,7 @@
-"""Token files, made with `python -m trainers.tokenize`, and memory-mapped, so they may be larger than memory.
+"""Token files, made with `python -m trainers.tokenize`; they are memory-mapped, so they may exceed memory.
 
-A file is a header of 128 bytes, then the tokens; all numbers are little-endian. An end token ends each document. The
-header:
+A file is a header of 128 bytes, then the tokens; all numbers are little-endian. Each document ends with an end token.
+This is the header:
 
 | bytes | what |
 | --- | --- |
@@ -35,13 +35,13 @@ _MAKE = "make it again with `python -m trainers.tokenize`"
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
-    """Returns the narrower type that holds all tokens of a vocabulary: uint16 or uint32."""
+    """Returns the dtype that can hold all tokens of a vocabulary: uint16, or uint32 if that is too narrow."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The header of a token file."""
+    """The contents of a token file's header."""
 
     vocabulary: int
     end: int
@@ -51,7 +51,7 @@ class Header:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Returns the type in which the tokens are stored."""
+        """Returns the dtype of the stored tokens."""
         return token_dtype(self.vocabulary)
 
     def packed(self) -> bytes:
@@ -61,14 +61,14 @@ class Header:
 
 @dataclasses.dataclass(frozen=True)
 class TokenFile:
-    """A memory-mapped token file."""
+    """A token file: its header, and its memory-mapped tokens."""
 
     header: Header
     tokens: Tokens
 
 
 def read_token_file(path: Path) -> TokenFile:
-    """Maps a token file, and reads its header alone; raises if it is cut short, too long, or another file."""
+    """Maps a token file into memory, and reads only its header; raises a `DataError` if its size or header is wrong."""
     with reading(path) as file:
         header = _read_header(path, file.read(HEADER_SIZE), os.fstat(file.fileno()).st_size)
         return TokenFile(header, np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count))
@@ -103,7 +103,7 @@ def _read_header(path: Path, content: bytes, held: int) -> Header:
 
 @gin.configurable
 def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
-    """Reads windows of `length` targets from a token file; `tokenizer` made it, by default that of bytes."""
+    """Reads windows of `length` targets from a token file; `tokenizer` made the file (default: byte tokenizer)."""
     place, tokenizer = path_of(path), tokenizer or ByteTokenizer()
     file = read_token_file(place)
     made_by, given = file.header.identity, tokenizer.identity
@@ -121,5 +121,5 @@ def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) ->
 
 
 def _short(identity: str) -> str:
-    """Returns the part of an identity that is enough for a person to tell it from another."""
+    """Returns the beginning of a tokenizer's identity, enough to recognise it in an error."""
     return shown(identity[:16])

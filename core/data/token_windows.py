@@ -1,7 +1,7 @@
-"""Windows of a long token array, which may be larger than memory: the input of a language model.
+"""Splits a long array of tokens into windows, as input of a language model.
 
-Windows of `length` targets follow each other. The last token of one, which is only a target there, is the first of the
-next, where it is only an input. So each token except the first is a target once. The last window is padded.
+Each window has `length` + 1 tokens: all but the last are inputs, and all but the first are targets. The last token of a
+window is the first of the next one, so each token except the very first is a target once. The last window is padded.
 
 >>> from core.data.tokenizers import byte_tokens
 >>> tokens = np.array([*b"ab", 256, *b"cd", 256], np.uint16)
@@ -26,10 +26,10 @@ _Numbers = npt.NDArray[np.int32]
 
 
 class TokenWindows(Source):
-    """Windows of `tokens`, with `document` and `bytes`, each int32 [length + 1].
+    """Windows of `tokens`, with the features `tokens`, `document` and `bytes`, each int32 [length + 1].
 
-    `document` numbers, from 0, the window's document that a token belongs to; it is -1 for padding of the last window.
-    A document's end token belongs to it. `bytes` is the number of bytes of text that a token encodes.
+    `document` is the number of a token's document within its window, from 0; padding in the last window has -1. An end
+    token belongs to the document that it ends. `bytes` is the number of bytes of text that a token encodes.
     """
 
     tokenizer: Tokenizer

@@ -1,6 +1,6 @@
-"""Writes a token file that survives a kill, and is the same after resuming.
+"""Writes a token file, and resumes with the same result if the process is killed.
 
-Until it is complete, it is a folder next to its final path, `NAME.partial`: the tokens, and the progress.
+An unfinished file is a folder, `NAME.partial`, with the tokens and the progress so far.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _PROGRESS = "progress.json"
 
 @dataclasses.dataclass
 class Place:
-    """The progress of reading: `offset` bytes of file number `file`, which may be `inside` a document."""
+    """How far the text files are tokenized: `offset` bytes of file `file`, which may be `inside` a document."""
 
     file: int = 0
     offset: int = 0
@@ -33,7 +33,7 @@ class Place:
 
 
 class TokenWriter:
-    """Appends tokens to the future file `path`, from `place` on."""
+    """Appends tokens to the unfinished token file `path`; `place` is the progress so far."""
 
     def __init__(self, path: Path, folder: Path, tokenizer: Tokenizer, place: Place, plan: Mapping[str, str]) -> None:
         self.path, self.folder, self.tokenizer, self.place, self._plan = path, folder, tokenizer, place, dict(plan)
@@ -41,20 +41,20 @@ class TokenWriter:
         self._tokens = _open_behind(folder / "tokens", place.tokens * self._dtype.itemsize)
 
     def append(self, tokens: Numbers, *, begins_document: bool) -> None:
-        """Appends tokens."""
+        """Appends tokens, and counts them in `place`."""
         self._tokens.write(tokens.astype(self._dtype).tobytes())
         self.place.tokens += len(tokens)
         self.place.documents += begins_document
 
     def save(self) -> None:
-        """Syncs everything written so far, and `place`, so that it survives a crash."""
+        """Writes the tokens so far and `place` to the disk, so that they survive a crash."""
         self._tokens.flush()
         os.fsync(self._tokens.fileno())
         progress = json.dumps({"plan": self._plan, "place": dataclasses.asdict(self.place)})
         write_whole({self.folder / _PROGRESS: progress.encode()})
 
     def finish(self) -> None:
-        """Moves the complete file into place, and removes the folder."""
+        """Writes the header, moves the complete file to `path`, and removes the folder."""
         self.save()
         self._tokens.seek(0)
         tokenizer, place = self.tokenizer, self.place
@@ -71,13 +71,13 @@ class TokenWriter:
 
 
 def partial_folder(path: Path) -> Path:
-    """Returns the folder of the file `path` until it is complete."""
+    """Returns the folder in which `path` is written until it is complete: `NAME.partial`."""
     return path.with_name(f"{path.name}.partial")
 
 
 @contextlib.contextmanager
 def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -> Iterator[TokenWriter]:
-    """Starts the file `path`, or resumes it if it was started with the same `plan`, the inputs of its tokens."""
+    """Opens a writer of `path`; an unfinished file is resumed if its `plan`, which determines the tokens, is equal."""
     folder = partial_folder(path)
     with _locked(path, folder):
         writer = TokenWriter(path, folder, tokenizer, _place(folder, plan), plan)
@@ -88,9 +88,9 @@ def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -
 
 
 def finished(path: Path, *, plan: Mapping[str, str]) -> Place | None:
-    """Returns the final progress of a run with the same `plan` that was killed after moving `path` into place.
+    """Returns the final progress if a run was killed after moving the complete file to `path`; else `None`.
 
-    Removes its folder. Returns `None` if there is no such file; raises if the plan differs.
+    Removes that run's folder. Raises a `ConfigurationError` if `path` exists for another reason or `plan`.
     """
     folder = partial_folder(path)
     if not path.exists():
@@ -104,13 +104,13 @@ def finished(path: Path, *, plan: Mapping[str, str]) -> Place | None:
 
 
 def there_already(path: Path) -> ConfigurationError:
-    """Returns the error for an existing file that mustn't be replaced."""
+    """Returns the error to raise if the output file already exists."""
     return ConfigurationError(f"`--out` is '{path}', which exists: name another, or remove it to make it anew.")
 
 
 @contextlib.contextmanager
 def _locked(path: Path, folder: Path) -> Iterator[None]:
-    """Keeps other processes from making `path` meanwhile; raises if it is complete or another process makes it."""
+    """Locks `path` against other processes in its context; raises an error if another one is writing `path`."""
     with space_for(path), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -125,7 +125,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a folder, its progress last, so that a run killed here is known to have finished."""
+    """Removes the folder of a complete file. The progress is removed last, so that a kill leaves it readable."""
     for file in sorted(folder.iterdir(), key=lambda file: file.name == _PROGRESS):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another process has entered it; that finds `path`, and removes the folder
@@ -133,7 +133,7 @@ def _remove(folder: Path) -> None:
 
 
 def _place(folder: Path, plan: Mapping[str, str]) -> Place:
-    """Returns the progress of an interrupted run with the same plan."""
+    """Returns the progress saved in `folder`, or a new one; raises an error if its plan differs from `plan`."""
     saved = _saved(folder)
     if saved is None:
         return Place()
@@ -146,7 +146,7 @@ def _place(folder: Path, plan: Mapping[str, str]) -> Place:
 
 
 def _saved(folder: Path) -> tuple[Place, Mapping[str, str]] | None:
-    """Returns the progress of an interrupted run, and its plan."""
+    """Returns the progress and the plan saved in `folder`; `None` if nothing is saved."""
     try:
         saved: dict[str, Any] = json.loads((folder / _PROGRESS).read_text())
         return Place(**saved["place"]), dict(saved["plan"])
@@ -165,7 +165,7 @@ def _anew(folder: Path) -> str:
 
 
 def _open_behind(path: Path, size: int) -> BinaryIO:
-    """Opens a file, truncates it to its header and `size` bytes of tokens, and moves to its end."""
+    """Opens the file of tokens, truncates it to the header and `size` bytes, and seeks to its end."""
     file = path.open("r+b" if path.exists() else "w+b")
     if size and os.fstat(file.fileno()).st_size < HEADER_SIZE + size:
         raise ConfigurationError(f"{path} is shorter than was saved: remove the folder {path.parent} to begin anew.")

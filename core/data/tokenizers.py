@@ -1,6 +1,6 @@
-"""Tokenizers: from text to tokens, and back to the same bytes.
+"""Tokenizers: convert text to tokens, and tokens back to the same bytes.
 
-The byte tokenizer needs no training: 256 values, and one more token that ends a document.
+The byte tokenizer needs no training. It has 256 tokens for the bytes, and one that ends a document.
 
 >>> tokenizer = byte_tokens()
 >>> tokenizer.encode("né".encode()), tokenizer.decode([110, 195, 169, tokenizer.end]).decode(), tokenizer.vocabulary
@@ -23,9 +23,9 @@ _LONGEST_IDENTITY = 64  # ASCII characters: the space in the header of a token f
 
 
 class Tokenizer(abc.ABC):
-    """Turns text into tokens, each of which always stands for the same bytes.
+    """Converts text to tokens; each token always stands for the same bytes.
 
-    `identity` is equal if all tokens are; token files store it. `end` closes a document, and stands for no text.
+    `identity` is equal if all tokens are; token files store it. The token `end` ends a document, without any text.
     """
 
     def __init__(self, texts: Sequence[bytes], *, end: int, identity: str) -> None:
@@ -40,10 +40,10 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: bytes) -> list[int]:
-        """Returns the tokens of `text`, for any bytes; `end` is never among them."""
+        """Returns the tokens of `text`, which may be any bytes; `end` is never among them."""
 
     def encode_whole(self, text: bytes) -> Numbers:
-        """Returns the tokens of `text`; raises if they don't restore it, since no loss would count the lost bytes."""
+        """Returns the tokens of `text`; raises a `DataError` if they encode fewer or more bytes than `text` has."""
         tokens = np.array(self.encode(text), np.int32)
         if (counted := self.byte_counts[tokens].sum()) != len(text):
             made = self.decode(tokens.tolist())
@@ -56,7 +56,7 @@ class Tokenizer(abc.ABC):
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> bytes:
-        """Returns the text of `tokens`."""
+        """Returns the text of `tokens` as bytes."""
         for token in tokens:
             if not 0 <= token < self.vocabulary:
                 raise ValueError(
@@ -67,7 +67,7 @@ class Tokenizer(abc.ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """Uses each byte as a token; token 256 ends a document."""
+    """A tokenizer with one token per byte; token 256 ends a document."""
 
     def __init__(self) -> None:
         super().__init__([*(bytes([value]) for value in range(256)), b""], end=256, identity="bytes")
@@ -78,5 +78,5 @@ class ByteTokenizer(Tokenizer):
 
 @gin.configurable
 def byte_tokens() -> Tokenizer:
-    """Makes a byte tokenizer: vocabulary 257."""
+    """Makes the byte tokenizer, whose vocabulary is 257."""
     return ByteTokenizer()

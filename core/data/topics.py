@@ -1,4 +1,4 @@
-"""Python's language documentation, by topic, which ships with the project (`embedded/ATTRIBUTION.md`).
+"""Embedded text: Python's language documentation, with one document per topic (`embedded/ATTRIBUTION.md`).
 
 >>> source = topics("test", length=128)
 >>> len(source), source.spec["tokens"].shape, source.tokenizer.vocabulary
@@ -23,7 +23,7 @@ _FILE = Path(__file__).parent / "embedded" / "topics.json.gz"
 
 @gin.configurable
 def topics(split: Literal["train", "test"], length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
-    """Reads windows of `length` targets; each topic is a document.
+    """Reads windows of `length` targets from the embedded text; each topic is a document.
 
     No paragraph of `test` with more than 60 characters occurs in `train`.
     """

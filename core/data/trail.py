@@ -1,4 +1,4 @@
-"""Fingerprints of a stream: a hash of all examples in order, and at which counts it was taken.
+"""Hashes of a stream's examples, which show whether a second reading gives the same examples.
 
 >>> import numpy as np
 >>> examples = {"x": np.arange(6, dtype=np.int32)}
@@ -24,22 +24,22 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Trail:
-    """The hashes after the first 1, 2, 4, 8, ... examples, read now or stored before.
+    """The hashes after 1, 2, 4, 8, ... examples of a stream, read in this run or stored in a checkpoint.
 
-    A second reading of the stream is compared with it, which shows early, and roughly where, that it differs.
+    A second reading of the stream is compared with them, which shows early, and roughly where, that it differs.
     """
 
     def __init__(self, marks: Sequence[int] = (), told: tuple[int, int] | None = None):
         self._marks, self._told = list(marks), told
 
     def marks(self, count: int) -> list[int]:
-        """Returns the hashes up to the first `count` examples."""
+        """Returns the stored hashes that concern the first `count` examples."""
         return self._marks[: count.bit_length()]
 
     def follow(self, before: int, hashes: Hashes) -> tuple[int, int] | None:
-        """Compares the hashes after each of some examples, which come after `before` others, and keeps new ones.
+        """Compares `hashes`, one after each example from number `before` on, with the stored ones; stores new ones.
 
-        Returns the two counts between which the first difference is; None if all are equal.
+        Returns the two numbers of examples between which the first difference is; `None` if all are equal.
         """
         after = before + len(hashes)
         for power in range(before.bit_length(), after.bit_length()):
@@ -54,9 +54,9 @@ class Trail:
 
 
 def hashes_after(before: int, hash: int, examples: Block) -> Hashes:
-    """Returns the hash after each of these examples, given that it was `hash` after the `before` examples.
+    """Returns the hash after each of `examples`, where `hash` is the hash of the `before` examples before them.
 
-    An example is identified by its `id`, or without one by its contents (64 words of long features).
+    An `id` identifies an example. Without an `id`, the example's contents do, with at most 64 words of each feature.
     """
     features = [ID] if ID in examples else sorted(examples)
     digests = np.zeros([len(examples[features[0]])], np.uint64)
@@ -67,7 +67,7 @@ def hashes_after(before: int, hash: int, examples: Block) -> Hashes:
 
 
 def _digests(values: npt.NDArray[Any]) -> Hashes:
-    """Returns a number for each example of one feature [examples, ...]."""
+    """Returns a uint64 number for each example of one feature [examples, ...]."""
     if values.dtype == object:
         return np.array([_digest(value) for value in values.reshape(-1)], np.uint64)
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
@@ -86,7 +86,7 @@ def _digest(text: Any) -> int:
 
 
 def _mixed(x: Hashes) -> Hashes:
-    """Mixes the bits (Steele, Lea and Flood, 2014: SplitMix64)."""
+    """Mixes the bits of uint64 numbers (SplitMix64; Steele, Lea and Flood, 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

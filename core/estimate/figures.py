@@ -1,4 +1,4 @@
-"""The cost of one training step, as sums: for example, of a few blocks, scaled up to all blocks."""
+"""The cost of one training step, as sums that can be scaled up from a few identical blocks to all of them."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ HELD = "held"
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Memory per device in bytes, collectives and operations of one step."""
+    """The cost of one step: memory per device in bytes, collectives, and operations."""
 
     standing: Counter[str]  # bytes of variables, by their kind
     held: Counter[tuple[str, str]]  # bytes of tensors, by the moment and the kind
@@ -46,7 +46,7 @@ class Figures:
     evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # cost of an evaluation
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
-        """Returns these sums, plus `times` the difference between `more` and `base`."""
+        """Returns these sums plus `times` * (`more` - `base`), the cost of further identical blocks."""
         found = {}
         for field in dataclasses.fields(Figures):
             so_far, a, b = (getattr(figures, field.name) for figures in (self, base, more))
@@ -57,7 +57,7 @@ class Figures:
 
 
 def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
-    """Measures a traced `chunk` of steps on the replicas of its strategy."""
+    """Returns the cost of one step of a traced `chunk` on the replicas of its strategy."""
     crossing, handed_in = Counter[Names](), Counter[Names]()
     for entry in step.exchange.ledger.collectives:
         crossing[entry.phase, entry.what] += 1
@@ -83,7 +83,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
 
 
 def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
-    """Measures a `chunk` of steps on the devices of a mesh; it is traced for one device, with layouts of variables."""
+    """Returns the cost of one step on a mesh; `chunk` is traced for one device, after `lay_out_variables`."""
     axes = cut(assembly, plan)
     spread = Spread(plan.sizes, assembly.variables, axes)
     spread.follow(chunk, BATCH)
@@ -106,7 +106,7 @@ def _operations(chunk: Any) -> Counter[Place]:
 
 
 def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
-    """Returns the nodes of an evaluation of one such `batch`, and the bytes of its tensors."""
+    """Returns the number of graph nodes, and the peak bytes of tensors, for evaluating one such `batch`."""
     evaluate = tf.function(lambda values: weighted_sums(task.evaluate(values)), autograph=False)
     graph = evaluate.get_concrete_function(dict(batch)).graph
     most = max(held.all for held in fullest(timeline(graph, bytes_of)))
@@ -114,13 +114,13 @@ def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str
 
 
 def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
-    """Gives each variable its layout on the mesh, so that operations that read it are traced accordingly."""
+    """Sets each variable's layout on the mesh, so that a trace sees how its readers are sharded."""
     for path, axes in cut(assembly, plan).items():
         assembly.variables[path].on_mesh = OnMesh(None, axes)
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
-    """Returns the mesh axes along which each variable is sharded; a slot like its parameter, or as planned."""
+    """Returns `{path: mesh axes}` by which each variable is sharded; a slot follows its parameter, or the plan."""
     known = {id(v): plan.layouts.of(path, v.shape) for path, v in assembly.task_variables.items()}
     for optimizer in assembly.optimizers.values():
         known |= {id(slot): axes for slot, axes in axes_of_slots(assembly.task, plan, optimizer).values()}

@@ -1,4 +1,4 @@
-"""The operations that a step starts, with everything their speed depends on, so that each can be timed alone."""
+"""Kinds of operations in a step, with everything that their speed depends on, so that each can be timed alone."""
 
 import math
 from collections import defaultdict
@@ -27,7 +27,7 @@ _FEW = 16  # numbers of an operand that configures the operation: an axis, a sha
 
 
 class Operand(NamedTuple):
-    """An operand: any values, or a few that configure the operation, or a variable."""
+    """An input of an operation: dtype and shape, plus the values if they configure the operation."""
 
     dtype: tf.DType
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Operand(NamedTuple):
     in_variable: bool = False
 
     def made(self) -> tf.Tensor | tf.Variable:
-        """Returns a dummy operand: the given values, else ones, or zeros for integers."""
+        """Makes a dummy operand: the given `values`, else ones, or zeros for integers."""
         if self.values is not None:
             return tf.constant(np.frombuffer(self.values, self.dtype.as_numpy_dtype).reshape(self.shape))
         made = (tf.ones if self.dtype.is_floating else tf.zeros)(self.shape, self.dtype)
@@ -43,7 +43,7 @@ class Operand(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """An operation's type, its serialised attributes, and its operands."""
+    """A kind of operation: type, serialised attributes and operands; equal kinds take equal time."""
 
     type: str
     attributes: tuple[tuple[str, bytes], ...]
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
     bytes: int  # that it reads and writes
 
     def of(self, operands: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
-        """Runs it on these operands, in the function being traced; returns its result, or a number after it."""
+        """Adds an operation with these operands to the graph; returns its result, or a constant made after it."""
         graph: Any = tf.compat.v1.get_default_graph()
         given = [x.made() if x.values is not None else y for x, y in zip(self.operands or (), operands, strict=True)]
         attributes = {name: tf.compat.v1.AttrValue.FromString(written) for name, written in self.attributes}
@@ -65,7 +65,7 @@ class Kind(NamedTuple):
 
 
 def kinds_in(graph: Any) -> Mapping[Kind, float]:
-    """Counts how often a traced function starts an operation of each kind, including those in called functions."""
+    """Returns `{kind: number}` of the operations that a traced function and its callees start."""
     found = defaultdict[Kind, float](float)
     for op, times in performed(graph):
         if kind := kind_started(op):
@@ -74,7 +74,7 @@ def kinds_in(graph: Any) -> Mapping[Kind, float]:
 
 
 def kind_started(op: tf.Operation) -> Kind | None:
-    """Returns the kind of `op`; None if TensorFlow starts nothing for it."""
+    """Returns the kind of `op`; `None` if TensorFlow starts no kernel for it."""
     nothing = op.type in _NOTHING or same_buffer(op) or called_by(op) or _is_known(op) or _part_of_a_product(op)
     return None if nothing else _kind(op)
 
@@ -94,7 +94,7 @@ def _kind(op: tf.Operation) -> Kind:
 
 
 def _stands_alone(op: tf.Operation) -> bool:
-    """Says whether `op` only computes numbers of known shapes, or reads or updates variables."""
+    """Says whether `op` can be timed alone: it computes floats of known shapes, or reads or updates variables."""
     known = all(x.shape.num_elements() for x in [*op.inputs, *op.outputs] if x.dtype != tf.resource)
     functions = any(attribute.HasField("func") for attribute in op.node_def.attr.values())
     computes = not op.op_def.is_stateful and op.outputs and op.outputs[0].dtype.is_floating
@@ -102,7 +102,7 @@ def _stands_alone(op: tf.Operation) -> bool:
 
 
 def _variable(x: tf.Tensor) -> Operand | None:
-    """Returns the variable of a handle; None for a tensor, or if its shape isn't known."""
+    """Returns the variable behind a handle as an operand; `None` for other tensors and unknown shapes."""
     held = handle_data_util.get_resource_handle_data(x) if x.dtype == tf.resource else None
     if held is None or len(held.shape_and_type) != 1 or held.shape_and_type[0].shape.unknown_rank:
         return None
@@ -112,7 +112,7 @@ def _variable(x: tf.Tensor) -> Operand | None:
 
 
 def _operand(op: tf.Operation, x: tf.Tensor) -> Operand | None:
-    """Returns an operand of `op`; None if its values matter but aren't known."""
+    """Returns the input `x` of `op` as an operand; `None` if its values matter but aren't known."""
     shape, values, whole = tuple(x.shape), None, x.dtype.is_integer
     if math.prod(shape) <= _FEW and (known := _value(x)) is not None:
         values = np.asarray(known, x.dtype.as_numpy_dtype).tobytes()
@@ -124,14 +124,14 @@ def _operand(op: tf.Operation, x: tf.Tensor) -> Operand | None:
 
 
 def _value(x: tf.Tensor) -> Any:
-    """Returns the values of a tensor if TensorFlow knows them before running, else None."""
+    """Returns a tensor's values if TensorFlow knows them before running the graph, else `None`."""
     fold = _FOLDED.get(x.op.type)
     known = [tf.get_static_value(each) for each in x.op.inputs] if fold else [None]
     return tf.get_static_value(x) if fold is None or any(each is None for each in known) else fold(*known)
 
 
 def _part_of_a_product(op: tf.Operation) -> bool:
-    """Says whether TensorFlow would fuse `op` with the matmul whose result it reads."""
+    """Says whether TensorFlow fuses `op`, a bias or ReLU, with the matmul or convolution before it."""
     before = op.inputs[0].op if op.inputs else op
     if op.type == "BiasAdd":
         return products_of(before) > 0
@@ -139,5 +139,5 @@ def _part_of_a_product(op: tf.Operation) -> bool:
 
 
 def _is_known(op: tf.Operation) -> bool:
-    """Says whether the result of `op` depends on constants alone, and so is computed only once."""
+    """Says whether `op` depends on constants alone, so that TensorFlow computes it only once."""
     return bool(op.inputs) and all(x.op.type == "Const" for x in op.inputs) and not op.op_def.is_stateful

@@ -1,12 +1,11 @@
-"""The memory that a traced step holds at each moment: which tensors are alive, and how long.
+"""The memory that a traced step holds while each of its operations runs.
 
-Operations run one at a time, in the order in which their inputs are complete, as in TensorFlow's executor. A tensor is
-alive from the operation that makes it to the last one that reads it. Views of other memory (a reshape, a variable that
-is read) count nothing, and arithmetic overwrites an input that is no longer needed. Among branches, the larger one
-counts. Excluded are kernel workspace (a convolution's patches, a library's buffers), parallel operations, and the
-allocator's overhead.
+As in TensorFlow's executor, operations run when their inputs are complete, here one at a time. A tensor uses memory
+from the operation that makes it until the last one that reads it. Views of other memory, such as a reshape, use none.
+Arithmetic reuses the memory of an input that is no longer needed. The branch with the larger memory counts. Kernel
+workspace (a convolution's patches, a library's buffers), parallel operations and the allocator's overhead are excluded.
 
-Gradients of parameters are recognised by their destination: the operations that write the parameters.
+The gradients of parameters are the inputs of operations that write these parameters, and the terms of such inputs.
 """
 
 import collections
@@ -40,7 +39,7 @@ _LAID_OUT = ("Relayout", "RelayoutLike")  # a result of the same size has the sa
 
 
 class Held(NamedTuple):
-    """Bytes."""
+    """Bytes of tensors: `gradients`, and `others`."""
 
     gradients: int  # and tensors made from them: clipped, averaged
     others: int  # activations and their gradients
@@ -57,7 +56,7 @@ NOTHING = Held(0, 0)
 
 
 class Moment(NamedTuple):
-    """The memory while an operation runs."""
+    """The memory held while the operation `op` runs."""
 
     op: tf.Operation
     held: Held  # without what the functions that it calls hold
@@ -69,14 +68,14 @@ Timeline = list[Moment]
 
 
 class _All(frozenset[str]):
-    """Contains any name: everything made while variables are written is made of gradients."""
+    """Contains every name: all tensors of a function that writes variables count as gradients."""
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 class _Buffer:
-    """The memory of one or more tensors."""
+    """Memory that one or more tensors share."""
 
     def __init__(self, size: int, readers: int, is_gradient: bool):
         self.size, self.readers, self.is_gradient = size, readers, is_gradient
@@ -87,15 +86,15 @@ class _Buffer:
 
 
 def timeline(graph: Any, size_of: SizeOf, *, owned: Collection[int] = (), gradients: Collection[str] = ()) -> Timeline:
-    """Returns the memory held while each operation of a traced function runs.
+    """Returns the memory held while each operation of a traced function runs, in order.
 
-    The function owns its arguments with the indices `owned`; tensors named in `gradients` are gradients.
+    `owned` has the indices of the arguments whose memory counts here. Tensors named in `gradients` count as gradients.
     """
     return _Simulation(graph, size_of, owned, gradients).run()
 
 
 class Fullest(NamedTuple):
-    """The memory held at the moments that matter; one of them is the peak."""
+    """The memory held at three peaks: of activations, of gradients, and while variables are written."""
 
     passing: Held  # at the peak of activations
     passed: Held  # at the peak of gradients
@@ -123,7 +122,7 @@ def _leaves(moments: Timeline, base: Held, *, updating: bool = False) -> list[Mo
 
 
 class _Simulation:
-    """Runs once through the operations of one function."""
+    """Simulates one run of a traced function, to find the memory held at each operation."""
 
     def __init__(self, graph: Any, size_of: SizeOf, owned: Collection[int], gradients: Collection[str]):
         self.graph, self.size_of = graph, size_of
@@ -156,7 +155,7 @@ class _Simulation:
         return self.moments
 
     def lists_after(self, times: int) -> dict[int, int]:
-        """Returns the sizes of the lists that a loop's body returns after so many iterations."""
+        """Returns `{output index: bytes}` of the tensor lists that a loop's body returns after `times` iterations."""
         found = {}
         for i, (before, after) in enumerate(zip(self.graph.inputs, self.graph.outputs, strict=False)):
             if after.dtype == tf.variant:
@@ -165,7 +164,7 @@ class _Simulation:
         return found
 
     def _woken(self, op: tf.Operation) -> list[tf.Operation]:
-        """Returns the operations that can run now that `op` has."""
+        """Returns the operations whose inputs are complete now that `op` has run."""
         found = []
         for x in op.outputs:
             for reader in dict.fromkeys(self.reading.get(self.name(x), ())):
@@ -175,7 +174,7 @@ class _Simulation:
         return found
 
     def _dying(self, op: tf.Operation) -> list[_Buffer]:
-        """Returns the buffers that no operation after `op` reads."""
+        """Returns the buffers whose last reader is `op`."""
         found: dict[int, tuple[_Buffer, int]] = {}
         for x in read_by(op):
             buffer = self.buffers[self.name(x)]
@@ -191,7 +190,7 @@ class _Simulation:
         self.now = self.now.plus(buffer.held)
 
     def _join(self, x: tf.Tensor, to: tf.Tensor) -> None:
-        """Makes `x` another name for the memory of `to`."""
+        """Makes the tensor `x` share the buffer of the tensor `to`."""
         buffer = self.buffers[self.name(x)] = self.buffers[self.name(to)]
         buffer.readers += self.readers.get(self.name(x), 0)
 
@@ -223,7 +222,7 @@ class _Simulation:
         self._give_back(op)
 
     def _push(self, op: tf.Operation) -> None:
-        """Adds an element to a list, whose size grows: elements stay alive as long as the list."""
+        """Adds an element to a tensor list; the list's buffer grows by the size of the element."""
         handle, element = op.inputs[0], op.inputs[_PUSHES[op.type]]
         self._join(op.outputs[0], handle)
         buffer = self.buffers[self.name(handle)]
@@ -246,7 +245,7 @@ class _Simulation:
                 self._resize(buffer, 0)
 
     def _call(self, op: tf.Operation, functions: list[Called], dying: list[_Buffer]) -> None:
-        """Runs the functions that `op` calls; they own, and may free, inputs that nothing reads afterwards."""
+        """Simulates the functions that `op` calls; they may free inputs whose last reader is `op`."""
         held, inner, grown = self.now, [], dict[int, int]()
         through = handed_through(functions[0].graph)
         buffers = [self.buffers[self.name(x)] for x in op.inputs]
@@ -279,7 +278,7 @@ class _Simulation:
 
 
 def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str]:
-    """Returns the names of gradients: inputs of updates, `known` ones, and the terms of their sums."""
+    """Returns the names of gradients: `known` names, inputs of updates, and tensors from which those are computed."""
     found = set(known)
     for op in reversed(ops):
         if op.type in CHOICES and any(writes(called.graph) for called in called_by(op)):
@@ -294,5 +293,5 @@ def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str
 
 
 def _with(size_of: SizeOf, lists: dict[str, int]) -> SizeOf:
-    """Gives lists of tensors the sizes that they come in with."""
+    """Returns a `size_of` in which the tensor lists named in `lists` have the sizes given there."""
     return lambda x: lists[x.name] if x.dtype == tf.variant and x.name in lists else size_of(x)

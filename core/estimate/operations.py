@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of a traced step: matmuls and convolutions; others hardly matter."""
+"""Counts the floating-point operations of a traced step, in matmuls and convolutions alone."""
 
 import math
 from collections import defaultdict
@@ -12,16 +12,16 @@ from core.estimate.places import Place, place_of
 
 
 def operations_of(graph: Any) -> float:
-    """Counts the additions and multiplications of a traced function, on all devices.
+    """Returns the number of additions and multiplications of a traced function, on all devices together.
 
-    A loop counts once per iteration if their number is known, else once: a chunk counts as one step. A phase that runs
-    in every n-th step counts 1/n in each.
+    A loop counts once per iteration if their number is known. A chunk's own loop counts once, so that the result is
+    that of one step. A phase that runs every n steps counts 1/n per step.
     """
     return sum(operations_by_place(graph).values())
 
 
 def operations_by_place(graph: Any) -> dict[Place, float]:
-    """Counts the same by origin, for a function that was traced in `noting_places`."""
+    """Returns `{Place: number}` of additions and multiplications, for a trace made in `noting_places`."""
     found = defaultdict[Place, float](float)
     for op, times in performed(graph):
         if products := products_of(op):
@@ -30,9 +30,9 @@ def operations_by_place(graph: Any) -> dict[Place, float]:
 
 
 def performed(graph: Any) -> Iterator[tuple[tf.Operation, float]]:
-    """Yields the operations of a traced function and of its callees, each with how often it runs.
+    """Yields `(operation, how often it runs)` for a traced function and the functions that it calls.
 
-    Among branches, the one with the most operations counts.
+    If an operation is a condition, only the branch with the most floating-point operations counts.
     """
     ops = needed(graph)
     again = {name.rpartition(":")[0] for name in merged(ops)}
@@ -45,7 +45,7 @@ def performed(graph: Any) -> Iterator[tuple[tf.Operation, float]]:
 
 
 def run_by(op: tf.Operation) -> list[tuple[Any, float]]:
-    """Returns the functions that `op` calls, and how often: among branches the one with the most operations."""
+    """Returns `[(graph, how often)]` of the functions that `op` calls; for a condition, only the costliest branch."""
     called = called_by(op)
     if op.type not in CHOICES:
         return [(each.graph, each.times) for each in called]
@@ -54,13 +54,13 @@ def run_by(op: tf.Operation) -> list[tuple[Any, float]]:
 
 
 def products_of(op: tf.Operation) -> int:
-    """Counts the multiply-adds of a matmul or convolution; 0 for any other operation."""
+    """Returns the number of multiply-adds in a matmul or convolution; 0 for any other operation."""
     count = _PRODUCTS.get(op.type)
     return count(op) if count else 0
 
 
 def _every(predicate: tf.Tensor) -> int:
-    """Returns n if a condition is that the step is divisible by n; else 1."""
+    """Returns n if a condition is true in every n-th step; else 1."""
     if predicate.op.type != "Equal" or predicate.op.inputs[0].op.type != "FloorMod":
         return 1
     every = tf.get_static_value(predicate.op.inputs[0].op.inputs[1])
@@ -72,13 +72,13 @@ def _size(tensor: tf.Tensor) -> int:
 
 
 def _matrices(op: tf.Operation) -> int:
-    """Counts the multiply-adds of a matmul: each value of the result is a sum over the contracted axis."""
+    """Counts a matmul's multiply-adds: size of the result times size of the contracted axis."""
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
     return _size(op.outputs[0]) * (op.inputs[0].shape[-2 if transposed else -1] or 0)
 
 
 def _einsum(op: tf.Operation) -> int:
-    """Counts those of an einsum: one for each combination of index values."""
+    """Counts an einsum's multiply-adds: the product of the sizes of all its indices."""
     equation = op.get_attr("equation").decode()
     terms = equation.partition("->")[0].split(",")
     sizes: dict[str, int] = {}
@@ -93,7 +93,7 @@ def _einsum(op: tf.Operation) -> int:
 
 
 def _convolution(kernel: Callable[[tf.Operation], tf.Tensor], result: Callable[[tf.Operation], tf.Tensor]) -> Any:
-    """Counts those of a convolution or of its gradient: each value of the result is a sum over a window."""
+    """Counts a convolution's or its gradient's multiply-adds: size of `result(op)` times the window of `kernel(op)`."""
 
     def count(op: tf.Operation) -> int:
         window = kernel(op).shape

@@ -1,6 +1,6 @@
-"""The origin of each traced operation: its module, and whether it is forward, backward or update.
+"""The origin of each traced operation: its module's path, and forward pass, backward pass or update.
 
-A graph doesn't contain this, but Python's call stack does while it traces. Backward operations count for the module of
+A graph doesn't store this, so Python's call stack is read while tracing. Backward operations count for the module of
 their forward operation.
 """
 
@@ -27,7 +27,7 @@ _BACKWARD = "imperative_grad"  # called by tapes, in tensorflow/python/eager/imp
 
 
 class Place(NamedTuple):
-    """The origin of an operation."""
+    """The origin of an operation: the path of its module, and "forward", "backward" or "update"."""
 
     module: str  # its path; empty outside all modules
     way: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def noting_places(task: tf.Module) -> Iterator[None]:
-    """Records, for each operation traced in its context, its origin in `task`."""
+    """Records the origin of each operation that is traced in its context; modules are those of `task`."""
     modules = {id(module): path for path, module in named_modules(task).items()}
 
     def note(_: Any, inputs: Any, attributes: Any, outputs: Any, op_name: str = "", graph: Any = None) -> None:
@@ -50,7 +50,7 @@ def noting_places(task: tf.Module) -> Iterator[None]:
 
 
 def place_of(op: tf.Operation) -> Place:
-    """Returns the recorded origin of `op`."""
+    """Returns the origin of `op` that `noting_places` recorded; forward and without a module if none is."""
     found: Place = getattr(op, _PLACE, Place("", FORWARD))
     return found
 
@@ -79,7 +79,7 @@ def _asked_at(modules: Mapping[int, str]) -> Place:
 
 
 def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
-    """Finds the operation that a tape differentiates, through its outputs, or else its inputs."""
+    """Returns the forward operation whose gradient a tape computes; `gradient` has TensorFlow's local variables."""
     for x in gradient["outputs"] or ():
         if tf.is_symbolic_tensor(x):
             return x.op
@@ -92,7 +92,7 @@ def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
 
 
 def _of_ones_own(gradient: Mapping[str, Any]) -> tf.Operation | None:
-    """Finds the outputs of a function with a custom gradient."""
+    """Returns a forward operation with a custom gradient; `gradient` has TensorFlow's local variables."""
     return next((x.op for x in tf.nest.flatten(gradient["result"]) if tf.is_symbolic_tensor(x)), None)
 
 

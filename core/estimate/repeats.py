@@ -1,6 +1,6 @@
-"""Identical blocks: only a few are traced, then one more, and their difference is multiplied.
+"""Estimates a model with many identical blocks from traces with few of them.
 
-Each further block adds the same cost, so a model of eighty blocks is analysed as fast as one of three.
+One trace has two blocks, another has three; each further block adds the difference between the traces.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ FROM = 6  # blocks; fewer are traced individually
 
 
 class Repeats:
-    """The lists of `task` that hold identical blocks, by their lengths.
+    """The lists of identical blocks in `task`, grouped by length.
 
-    `marks` distinguish variables and modules that look the same, by id: by their layouts on a mesh, for example.
+    `marks` maps ids of variables and modules to labels, such as layouts; identical blocks have equal labels.
     """
 
     def __init__(self, task: tf.Module, marks: Mapping[int, Hashable] = {}):
@@ -35,7 +35,7 @@ class Repeats:
         return bool(self._lists)
 
     def counted(self, measure: Callable[[], Figures]) -> Figures:
-        """Returns the sums of the whole task, from those that `measure` finds with shortened lists."""
+        """Returns the cost of the whole task; `measure` is called with shortened lists, and its results scaled up."""
         if self._lists:
             # Names of removed blocks raise, for example an optimizer's pattern; a real mistake raises again below.
             with contextlib.suppress(Exception):
@@ -57,7 +57,7 @@ class Repeats:
 
     @contextlib.contextmanager
     def _cut(self, lengths: Mapping[int, int]) -> Iterator[None]:
-        """Shortens the lists to these lengths in its context."""
+        """Shortens each list in its context; `lengths` maps a full length to a shortened one."""
         places = [(*place, lengths[length]) for length, found in self._lists.items() for place in found]
         try:
             for module, name, blocks, kept in places:
@@ -69,7 +69,7 @@ class Repeats:
 
 
 def _alike(blocks: list[Any], marks: Mapping[int, Hashable]) -> bool:
-    """Says whether these are modules of one type, with equal marks, and separate variables of equal shapes."""
+    """Says whether `blocks` are identical: one type, equal labels, and separate variables of equal shapes."""
     if not all(isinstance(block, tf.Module) and type(block) is type(blocks[0]) for block in blocks):
         return False
     found = [named_variables(block) for block in blocks]

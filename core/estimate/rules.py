@@ -1,4 +1,4 @@
-"""Rules for each kind of operation: the layout of its results on a mesh, from the layouts of its inputs."""
+"""Layout rules by type of operation: each returns the layouts of the results on a mesh, from those of the inputs."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from core.parallel.mesh.layouts import WHOLE
 
 
 def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Shards the result like the inputs, aligned at their last dimensions; sharding a whole input costs nothing."""
+    """Shards the result like the inputs, whose dimensions are aligned from the last one on."""
     rank = op.outputs[0].shape.rank or 0
     found, by = [WHOLE] * rank, dict[int, int]()
     for i, x in enumerate(op.inputs):
@@ -27,7 +27,7 @@ def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -
 
 
 def additive(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Adds partial sums before they are reduced; if a whole input is among them, they are reduced first."""
+    """Adds partial sums along the same axes without reducing them; reduces any other partial sums first."""
     if all(one == shardings[0] for one in shardings) and shardings[0].parts_of:
         return [shardings[0]]
     reads.added_up_together([i for i, one in enumerate(shardings) if one.parts_of])
@@ -39,7 +39,7 @@ def kept(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[
 
 
 def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Multiplies matrices (the last two dimensions): sharded along the summed dimension, they give partial sums."""
+    """Matmul over the last two dimensions; if the contracted dimension is sharded, the result is a partial sum."""
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [bool(op.get_attr(name)) for name in names]
     a, b = (list(reads.added_up(i)) for i in (0, 1))
@@ -64,7 +64,7 @@ def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def reduction(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Sums along dimensions: if one of them is sharded, into partial sums."""
+    """Reduces dimensions; if one of them is sharded, the result is a partial sum."""
     axes = reads.added_up(0)
     given = tf.get_static_value(op.inputs[1]) if len(op.inputs) > 1 else list(range(len(axes)))
     if given is None:
@@ -81,13 +81,13 @@ def bias_gradient(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding])
 
 
 def softmax(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Normalises along the last dimension; if that is sharded, only small maxima and sums are communicated."""
+    """Normalises along the last dimension; if it is sharded, only maxima and sums per row are communicated."""
     axes = reads.added_up(0)
     return [Sharding(axes[: x.shape.rank]) for x in op.outputs]
 
 
 def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Regroups dimensions: a shard along the first dimension of a group divides the first of the new group."""
+    """Reshape: a group of dimensions that is sharded along its first dimension stays so in the result."""
     x, y = op.inputs[0], op.outputs[0]
     if x.shape.num_elements() is None or y.shape.num_elements() is None or not y.shape.num_elements():
         return unknown(op, reads, shardings)
@@ -107,7 +107,7 @@ def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Pairs runs of dimensions with equal numbers of values."""
+    """Pairs groups of dimensions before and after a reshape that have equal numbers of values."""
     groups, i, j = [], 0, 0
     while i < len(before) or j < len(after):
         left, right = [i] if i < len(before) else [], [j] if j < len(after) else []
@@ -131,7 +131,7 @@ def transposed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
 
 
 def _static(x: tf.Tensor) -> Any:
-    """Returns a tensor's value if it is known while tracing."""
+    """Returns a tensor's value if it is known while tracing, else `None`."""
     if x.op.type == "InvertPermutation":
         order = tf.get_static_value(x.op.inputs[0])
         return None if order is None else order.argsort()
@@ -147,7 +147,7 @@ def expanded(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Looks rows up: if the table is sharded by rows, each device has some, and zeros for the others."""
+    """Looks up rows of a table; if its rows are sharded, the result is a partial sum, with zeros for other rows."""
     known = tf.get_static_value(op.inputs[2]) if len(op.inputs) > 2 else 0
     if known is None or op.get_attr("batch_dims"):
         return unknown(op, reads, shardings)
@@ -162,7 +162,7 @@ def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Adds rows up by index: sharded rows give partial sums; a sharded table gives each device its own sums."""
+    """Sums rows by index; if the rows are sharded, the result is a partial sum, except along a sharded table's axis."""
     values, ids = reads.added_up(0), reads.added_up(1)
     rest, own = values[len(ids) :], reads.rows_of_table(op.outputs[0].shape.as_list())
     own = WHOLE if own in rest else own
@@ -170,7 +170,7 @@ def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Keeps sharding along dimensions of unchanged size, for operations that slice, pad, split or join others."""
+    """Keeps the sharding of dimensions whose size doesn't change, in a slice, padding, split or tile."""
     x, axes = op.inputs[_DATA.get(op.type, 0)], reads.added_up(_DATA.get(op.type, 0))
     results = []
     for y in op.outputs:
@@ -184,7 +184,7 @@ def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
 
 
 def concatenated(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Joins tensors along a dimension that mustn't be sharded; other dimensions are sharded like any input."""
+    """Concatenates along a dimension that must be whole; other dimensions are sharded like the inputs."""
     known = tf.get_static_value(op.inputs[-1])
     if known is None:
         return unknown(op, reads, shardings)
@@ -205,7 +205,7 @@ _DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2, "Split": 1, "StridedSliceGr
 
 
 def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Handles each row separately, as a convolution does with images; no other dimension may be sharded."""
+    """Processes each row separately, like a convolution of images; only the rows may be sharded."""
     data = _DATA.get(op.type, 0)
     axes = reads.added_up(data)
     for i, x in enumerate(op.inputs):
@@ -216,12 +216,12 @@ def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def by_rows_summed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Sums over rows, as the gradient of a convolution's kernel does."""
+    """Sums over rows, like the gradient of a convolution's kernel; with sharded rows, the result is a partial sum."""
     return [whole(op.outputs[0])._replace(parts_of=frozenset(reads.added_up(0)[:1]) - {WHOLE})]
 
 
 def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Has the layout of the operation, or of its second input; sharding a whole tensor costs nothing."""
+    """Changes the layout to the operation's own, or to that of its second input."""
     to = shardings[1].axes if op.type == "RelayoutLike" else tuple(op.get_attr("layout").decode().split(","))
     for d, axis in enumerate(reads.added_up(0)):
         if axis not in (WHOLE, to[d]):
@@ -230,7 +230,7 @@ def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> lis
 
 
 def unknown(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Needs all its inputs whole, for lack of a rule."""
+    """Gathers all inputs, for operations without a rule; the results are whole."""
     for i in range(len(op.inputs)):
         for d, axis in enumerate(reads.added_up(i)):
             if axis != WHOLE:
@@ -243,7 +243,7 @@ def _all(names: str, rule: Rule) -> dict[str, Rule]:
 
 
 def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Slices some dimensions, drops others and adds some; dimensions of unchanged size stay sharded."""
+    """Strided slice: dimensions whose size doesn't change stay sharded, others must be whole."""
     x, y, axes = op.inputs[0], op.outputs[0], reads.added_up(0)
     found: list[str] = []
     for d in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
@@ -258,7 +258,7 @@ def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> lis
 
 
 def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
-    """Returns, for each dimension of a slice, its dimension in the input; `None` for a new one."""
+    """Returns, for each dimension of a strided slice's result, that of the input; `None` for a new dimension."""
     drops, adds, rest = (op.get_attr(f"{name}_mask") for name in ("shrink_axis", "new_axis", "ellipsis"))
     named = sum(not (adds | rest) >> i & 1 for i in range(count))
     found: list[int | None] = []

@@ -1,7 +1,7 @@
-"""The layout of a tensor on a mesh, and the interface of layout rules.
+"""`Sharding`, the layout of a tensor on a mesh, and the interface of layout rules.
 
-A tensor has a mesh axis for each dimension, or "-" if that isn't sharded. It may also be a partial sum along axes,
-which must be reduced over their devices before any operation except an addition reads it.
+A layout has, for each dimension, the mesh axis that shards it, or "-". A tensor may also be a partial sum along some
+axes. It must then be reduced over their devices before any operation other than an addition reads it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,36 +16,36 @@ Axes = tuple[str, ...]
 
 
 class Sharding(NamedTuple):
-    """The layout of a tensor."""
+    """A tensor's layout: `axes` by dimension, and the axes of which it holds partial sums (`parts_of`)."""
 
     axes: Axes
     parts_of: frozenset[str] = frozenset()
 
 
 class Reads(Protocol):
-    """The inputs that a rule reads, by index; both methods may cost a collective."""
+    """An operation's inputs, as a rule reads them by index; the methods count the collectives that this needs."""
 
     def added_up(self, number: int) -> Axes:
-        """Returns the axes of an input after reducing partial sums."""
+        """Reduces an input if it is a partial sum, and returns its mesh axes by dimension."""
 
     def added_up_together(self, numbers: Sequence[int]) -> None:
-        """Reduces inputs that are partial sums along the same axes together, as their sum, in one collective."""
+        """Reduces inputs with equal layouts in one collective, because the sum of the inputs is what is reduced."""
 
     def whole_along(self, number: int, dimension: int) -> None:
-        """Gathers an input along a dimension."""
+        """Gathers an input along `dimension`, so that this dimension is no longer sharded."""
 
     def rows_of_table(self, shape: Sequence[int]) -> str:
-        """Returns the axis that shards the rows of a lookup table, a variable of this shape."""
+        """Returns the mesh axis that shards the rows of a lookup table of this shape."""
 
     def size_of(self, axis: str) -> int:
-        """Returns the number of devices along an axis."""
+        """Returns the number of devices along the mesh axis `axis`."""
 
 
 Rule = Callable[[tf.Operation, Reads, Sequence[Sharding]], list[Sharding]]
 
 
 def laid_out(x: tf.Tensor, axes: Axes) -> tf.Tensor:
-    """Gives `x` a layout in a trace, with DTensor's operation for it; its gradient has one too."""
+    """Gives `x`, and its gradient, the layout `axes` in a trace, with DTensor's `relayout` operation."""
     return gen_dtensor_ops.relayout(x, ",".join(axes))
 
 

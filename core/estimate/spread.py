@@ -1,9 +1,9 @@
-"""The layouts of a traced step on a mesh, and the collectives of its devices: layouts propagate through the graph.
+"""Propagates layouts on a mesh through a traced step, and counts the collectives that the step needs.
 
-The step is traced as if for one device. Variables have their planned layouts, and batches are sharded by rows; a rule
-for each operation (`core/estimate/rules.py`) determines the rest. Partial sums are reduced when an operation other than
-an addition reads them, and a loop's sums after the loop: as DTensor does it, with as few collectives as that allows.
-Operations without a rule are assumed to read whole inputs, and are named.
+The step is traced for one device. Variables have their planned layouts, batches are sharded by rows, and the rules of
+`core/estimate/rules.py` determine all other layouts. As in DTensor, a partial sum is reduced when an operation other
+than an addition reads it; a loop's sum is reduced after the loop. An operation without a rule is assumed to read whole
+inputs, and is reported.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _MADE = ("Fill", "Range", "Const", "Placeholder", "Shape", "Size", "Stateless", 
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """One kind of collective in a step."""
+    """A kind of collective: the mesh axis, all-reduce or all-gather, and the pass in which it runs."""
 
     axis: str
     kind: str
@@ -37,7 +37,7 @@ class Taken:
 
 
 class _Cut(NamedTuple):
-    """The layout of a variable."""
+    """A variable's layout: mesh axes by dimension, whole shape, and whole size in bytes."""
 
     axes: Axes
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class _Cut(NamedTuple):
 
 
 class Spread:
-    """A traced step on a mesh of these `sizes`; `cut` has the mesh axes of each of the `variables`, by path."""
+    """A traced step on a mesh with `sizes`, `{axis: devices}`; `cut` maps paths of `variables` to mesh axes."""
 
     def __init__(self, sizes: Mapping[str, int], variables: Mapping[str, tf.Variable], cut: Mapping[str, Axes]):
         self.sizes = sizes
@@ -64,7 +64,7 @@ class Spread:
         self._times, self._where, self._silent = 1, FORWARD, 0
 
     def follow(self, chunk: Any, batch_axis: str) -> None:
-        """Goes through a traced chunk of steps, and counts one of them."""
+        """Propagates layouts through the graph of a `chunk`, and counts the collectives of one step."""
         graph = chunk.graph
         for handle, inner in captured(graph).items():
             if handle in self._variable_of:
@@ -76,7 +76,7 @@ class Spread:
         self._walk(graph)
 
     def size_of(self, x: tf.Tensor) -> int:
-        """Returns the bytes of a tensor on one device."""
+        """Returns the bytes that one device holds of `x`."""
         sharding = self._shardings.get((id(x.graph), x.name))
         return bytes_of(x) // self._devices(sharding.axes) if sharding else bytes_of(x)
 
@@ -84,7 +84,7 @@ class Spread:
         return math.prod(self.sizes[axis] for axis in axes if axis != WHOLE)
 
     def _walk(self, graph: Any) -> str:
-        """Goes through a graph; returns in which pass (forward or backward) it ends."""
+        """Propagates layouts through `graph`; returns the pass ("forward" or "backward") of its last operation."""
         where = self._where
         for op in needed(graph):
             if "gradient" in op.name and self._where == FORWARD:
@@ -94,7 +94,7 @@ class Spread:
         return ends
 
     def note(self, axis: str, kind: str, size: int, *, because: str = "") -> None:
-        """Counts a collective, once per iteration of its loop."""
+        """Counts a collective of `size` bytes along `axis`, once per iteration of its loop."""
         if self.sizes.get(axis, 1) > 1 and not self._silent:
             taken = Taken(axis, kind, self._where)
             self.counts[taken] += self._times
@@ -104,13 +104,13 @@ class Spread:
 
 
 class _At:
-    """One operation, with the layouts of its inputs."""
+    """An operation with the layouts of its inputs; implements `Reads` for its rule."""
 
     def __init__(self, spread: Spread, op: tf.Operation):
         self.spread, self.op, self.graph = spread, op, id(op.graph)
 
     def take(self) -> None:
-        """Determines the layouts of its outputs."""
+        """Sets the layouts of the operation's results, and counts its collectives."""
         op = self.op
         functions = called_by(op)
         if functions:
@@ -202,7 +202,7 @@ class _At:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _fitted(self, sharding: Sharding, x: tf.Tensor) -> Sharding:
-        """Returns `sharding`, or whole if its rank doesn't fit: nothing is known about lists."""
+        """Returns `sharding`, or a whole layout if its number of dimensions differs from that of `x`."""
         return sharding if len(sharding.axes) == (x.shape.rank or 0) else whole(x)
 
     def _set(self, x: tf.Tensor, sharding: Sharding) -> None:
@@ -220,7 +220,7 @@ class _At:
             self._set(x, Sharding(sharding.axes))
 
     def _write(self) -> None:
-        """Writes variables: sharding a whole value for a sharded variable costs nothing."""
+        """Counts the collectives of a variable's update; sharding a whole value costs nothing."""
         op = self.op
         written, _, size = self._variable(op.inputs[0])
         gathered = set[str]()
@@ -270,7 +270,7 @@ class _At:
             spread._times, spread._where = before
 
     def _going_round(self, graph: Any, given: Mapping[int, Sharding]) -> dict[int, Sharding]:
-        """Returns the layouts of loop variables. Sums over the iterations take partial sums without reducing them."""
+        """Returns the layouts of a loop's variables; a sum over iterations may stay a partial sum."""
         found = {}
         for i, inner in enumerate(graph.outputs):
             sharding = self.spread._shardings.get((id(graph), inner.name))
@@ -287,7 +287,7 @@ class _At:
 
 
 def _added(total: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor | None:
-    """Returns the term that a loop adds to `so_far`, if `total` is such a sum."""
+    """Returns the term in `total = so_far + term`; `None` if `total` isn't such a sum."""
     while total.op.type == "Identity":
         total = total.op.inputs[0]
     if total.op.type not in ("Add", "AddV2"):

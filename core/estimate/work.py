@@ -1,4 +1,4 @@
-"""Counts TensorFlow's overhead for a traced step: nodes, control flow, and the longest chain of operations."""
+"""Counts TensorFlow's own overhead in a traced step: graph nodes, control flow, and the longest chain."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ _IN_A_ROUND = 4  # of a value
 
 
 def work_of(graph: Any) -> Counter[str]:
-    """Counts the control-flow operations that run in place of loops and conditions, and all nodes."""
+    """Returns the number of control-flow operations that loops and conditions run, and of all graph nodes."""
     turns = sum(times * _turns(op) for op, times in performed(graph))
     return Counter({TURNS: round(turns), NODES: nodes_of(graph)})
 
 
 def _turns(op: tf.Operation) -> int:
-    """Counts the control-flow operations that TensorFlow runs for a loop or condition.
+    """Counts the control-flow operations that TensorFlow runs in place of the loop or condition `op`.
 
-    Each loop variable is merged, switched, named and passed to the next iteration. A condition switches each input, and
-    merges each output.
+    A loop runs four per variable and iteration: merge, switch, identity and next iteration. A condition runs one per
+    input and one per output.
     """
     if is_loop(op):
         return called_by(op)[0].times * _IN_A_ROUND * sum(x.dtype != tf.resource for x in op.inputs)
@@ -33,7 +33,7 @@ def _turns(op: tf.Operation) -> int:
 
 
 def nodes_of(graph: Any) -> int:
-    """Counts the operations of a traced function and its callees, whether they ever run or not."""
+    """Counts the operations in the graphs of a traced function and its callees, whether they run or not."""
     ahead, seen = [graph], {id(graph): 0}
     while ahead:
         one = ahead.pop()
@@ -50,12 +50,12 @@ _OPERATIONS, _BYTES, _STARTS = 1e11, 2e10, 1e6  # per second, roughly; the longe
 
 
 def chain_in(graph: Any) -> Mapping[Kind, float]:
-    """Counts how often the longest chain of a traced function starts an operation of each kind."""
+    """Returns `{kind: number}` of the operations in the longest chain of a traced function."""
     return _chain(graph)[1]
 
 
 def _chain(graph: Any) -> tuple[float, Counter[Kind]]:
-    """Returns its rough duration, and the operations that it starts."""
+    """Returns the longest chain's rough duration in seconds, and its operations `{kind: number}`."""
     lengths, own, before = {"": 0.0}, dict[str, Counter[Kind]](), dict[str, str]()  # by operation; "" means none
     for op in needed(graph):
         earlier = [x.op.name for x in op.inputs] + [x.name for x in op.control_inputs]
@@ -71,7 +71,7 @@ def _chain(graph: Any) -> tuple[float, Counter[Kind]]:
 
 
 def _own(op: Any) -> tuple[float, Counter[Kind]]:
-    """Returns the rough duration of one operation, and the operations that it starts in sequence."""
+    """Returns the rough duration of `op` in seconds, and the operations that it starts one after another."""
     kind = kind_started(op)
     length = max(kind.operations / _OPERATIONS, kind.bytes / _BYTES) + 1 / _STARTS if kind else 0.0
     found = Counter({kind: 1.0} if kind else {})

@@ -1,4 +1,4 @@
-"""Assertions for custom step functions and tasks, without trainer or gin.
+"""Assertions for your own step functions and tasks, which need neither the trainer nor gin.
 
     def test_my_task():
         task = SpiralTask(rng=Rng.from_seed(0), optimizer=adamw(1e-2))
@@ -19,11 +19,14 @@
     def test_my_source():
         assert_source(Points(100))
 
-Each raises an `AssertionError` that says what was found and what to do. `assert_task` runs all checks of one batch that
-apply: `assert_pure`, `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`, `assert_draws`,
-`assert_float32`, `assert_gradients`, `assert_all_trained`. `docs/testing-your-step.md` shows each. The checks of
-replicas, accumulation and collectives run the engine on virtual CPU devices, of which a `conftest.py` with
-`pytest_plugins = ["core.testing.pytest_plugin"]` makes four.
+Each assertion raises an `AssertionError` that says what was found and what to do. `assert_task` runs those that need
+one batch only: `assert_pure`, `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`,
+`assert_draws`, `assert_float32`, `assert_gradients`, `assert_all_trained`. `docs/testing-your-step.md` shows each.
+Checks of replicas, accumulation and collectives need virtual CPU devices. A `conftest.py` with `pytest_plugins =
+["core.testing.pytest_plugin"]` makes four.
+
+The assertions about replicas, accumulation and collectives run the engine on virtual CPU devices. A `conftest.py` with
+`pytest_plugins = ["core.testing.pytest_plugin"]` makes four such devices.
 """
 
 from core.testing.causality import assert_causal

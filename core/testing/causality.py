@@ -17,9 +17,9 @@ LEAK = (
 
 
 def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int = 0) -> None:
-    """Asserts that every loss of `task` depends only on those of `tokens` [rows, time, ...] before its target.
+    """Asserts that no loss of `task` depends on tokens after its target; the batch has `tokens` [rows, time, ...].
 
-    Its losses are `[rows, time]`, or `[rows, time - 1]` if each token's target is the next one.
+    Losses have the shape `[rows, time]`, or `[rows, time - 1]` if the target at each position is the next token.
     """
     for step in nudged_steps(task, batch, seed=seed):
         if step.hangs_on(tokens):
@@ -27,7 +27,7 @@ def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int
 
 
 def check_causal(step: Step, tokens: str) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that no loss depends on tokens after its target."""
     x = step.batch.get(tokens)
     assert x is not None, f"`{tokens}` isn't in the batch; name the feature whose later values losses mustn't see."
     assert x.shape.rank >= 2 <= x.shape[1] - 1, (
@@ -57,7 +57,7 @@ def check_causal(step: Step, tokens: str) -> None:
 
 
 def follows(step: Step) -> Iterator[str]:
-    """Yields the features whose next value each loss predicts: changing a value changes the previous target."""
+    """Yields the features whose next value the step predicts: changing time 2 changes the target at time 1."""
     seen = step()
     for key, x in step.batch.items():
         if (x.shape.rank or 0) < 2 or x.shape[1] < 4:
@@ -71,7 +71,7 @@ def follows(step: Step) -> Iterator[str]:
 
 
 def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
-    """Yields predictions at `[rows, time]`, or one position less, if the step compares any."""
+    """Yields the step's predictions and targets that have the shape `[rows, time]` or `[rows, time - 1]`."""
     for pair in seen.comparisons:
         prediction, target = np.asarray(pair.prediction), np.asarray(pair.target)
         for length in (time, time - 1):
@@ -82,13 +82,13 @@ def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
 
 
 def _moved(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the times at which two arrays [rows, time, ...] differ."""
+    """Returns, for each time, whether two arrays [rows, time, ...] differ there."""
     apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
     return np.max(apart, axis=(0, 2)) > TOLERANCE * max(1.0, float(np.max(np.abs(one))))
 
 
 def _check_own(step: Step, tokens: str, position: int, pair: Comparison, one: Comparison) -> None:
-    """Raises if a target token is an input of its own prediction."""
+    """Raises an `AssertionError` if changing a token changes both a target and the prediction of that target."""
     targets, predictions = _moved(pair.target, one.target), _moved(pair.prediction, one.prediction)
     both = np.flatnonzero(targets & predictions)
     if not both.size:
@@ -121,7 +121,7 @@ def _check_losses(step: Step, tokens: str, position: int, seen: Seen, later: See
 
 
 def _check_shift(step: Step, tokens: str, values: np.ndarray, pair: Comparison) -> None:
-    """Raises if a separate target feature holds the same tokens at the same positions."""
+    """Raises an `AssertionError` if a separate target feature equals `tokens` without a shift by one position."""
     time = pair.target.shape[1]
     if values.ndim != 2 or pair.target.shape[2] != 1 or not np.array_equal(pair.target[..., 0], values[:, :time]):
         return

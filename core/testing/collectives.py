@@ -1,4 +1,4 @@
-"""Checks which collectives a step makes between its replicas.
+"""Checks how many collectives (communication between replicas) a step makes.
 
 assert_collectives(make_task, batch, {"net": {"gradients": 1}})                   # any plain update
 assert_collectives(make_task, batch, {"net": {"gradients": 1, "statistics": 2}})  # with one synchronised layer
@@ -30,9 +30,9 @@ def assert_collectives(
     replicas: int = 2,
     microbatches: int = 1,
 ) -> None:
-    """Asserts that a step of `task(rng=...)`, traced but not run, makes exactly these collectives, by phase and kind.
+    """Asserts that one step of `task(rng=...)` makes exactly the collectives `{phase: {kind: number}}`.
 
-    In a phase that mixes rows and has several microbatches, its layers' collectives are counted for one microbatch.
+    The step is traced, not run. If a phase mixes rows, its layers' collectives count for one microbatch only.
     """
     assert replicas >= 2, f"`replicas` is {replicas}; a single one exchanges nothing: give 2 or more."
     assembly = assemble(task, on_virtual_cpus(replicas))

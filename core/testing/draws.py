@@ -1,4 +1,4 @@
-"""Checks that random numbers differ between purposes and between steps."""
+"""Checks that random numbers are drawn anew for each purpose and in each step."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ from core.testing.traced import Draw, Step, steps
 
 
 def assert_draws(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that no phase of `task` draws the same random numbers twice, in one step or in the next."""
+    """Asserts that no phase of `task` draws the same random numbers twice, within a step or in two steps."""
     for step in steps(task, batch, seed=seed):
         check_draws(step)
 
 
 def check_draws(step: Step) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that it doesn't draw the same random numbers twice."""
     first: dict[bytes, Draw] = {}
     draws = step().draws
     for draw in draws:

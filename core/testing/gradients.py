@@ -1,4 +1,4 @@
-"""Checks of gradients and updates: each variable has the gradient of the loss, and results are finite.
+"""Checks that gradients are the slopes of the loss, and that losses, gradients and updates are finite.
 
 assert_gradients(task, batch)
 assert_gradients(task, batch, except_for=["net/key/b"])  # an attention's scores don't change with it
@@ -36,10 +36,10 @@ MEAN, EXAMPLES = slice(1), slice(1, None)  # of the slopes
 
 
 def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
-    """Asserts that every trained variable has a gradient, the slope of the loss, and that updates are finite.
+    """Asserts that each variable's gradient isn't zero and is the slope of the loss, and that updates are finite.
 
-    `except_for` are paths, or patterns of them (`"net/key/*"`), of variables whose gradient is always zero, or isn't
-    meant to be the slope (for example the encoder behind `tf.stop_gradient(z)`, where z is the other view).
+    `except_for` has paths of variables, or patterns (`"net/key/*"`), to exclude. Exclude variables whose gradient is
+    always zero, or is deliberately not the slope because of a `tf.stop_gradient`.
     """
     for step in steps(task, batch, seed=seed):
         check_gradients(step, except_for)
@@ -47,7 +47,7 @@ def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = ()
 
 
 def check_gradients(step: Step, except_for: Sequence[str]) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that each gradient isn't zero and equals the slope of the loss."""
     if step.phase is None:
         return
     check_finite(step, step())
@@ -70,7 +70,7 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
 
 
 def check_finite(step: Step, seen: Seen) -> None:
-    """Asserts that losses and gradients are finite."""
+    """Asserts that the losses, weights and gradients of one call of a step are finite."""
     counts = seen.weight != 0.0
     bad = np.argwhere(counts & ~np.isfinite(seen.per_example))[:5].tolist()
     assert not bad, (
@@ -88,7 +88,7 @@ def check_finite(step: Step, seen: Seen) -> None:
 
 
 def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) -> None:
-    """Asserts that some steps on the batch leave all variables finite; the steps are undone."""
+    """Asserts that `count` updates on the batch leave all variables finite; then restores the variables."""
     values = {key: tf.convert_to_tensor(x) for key, x in batch.items()}
     variables = named_variables(task)
     with kept(list(variables.values())):
@@ -103,7 +103,7 @@ def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) ->
 
 
 def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) -> bool:
-    """Says whether the loss is invariant to a variable of a trained layer, such as a bias that cancels."""
+    """Says whether changing a variable leaves the loss unchanged, though its layer's other variables have gradients."""
     layer = path.rpartition("/")[0]
     siblings = [other for other in step.variables if other != path and other.rpartition("/")[0] == layer]
     if not layer or not any(np.any(seen.gradients[other] != 0.0) for other in siblings):
@@ -115,12 +115,12 @@ def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) ->
 
 
 def _comes_or_goes(step: Step, path: str) -> bool:
-    """Says whether a variable has a gradient at one end of a run at least: its first steps or its last."""
+    """Says whether a variable has a gradient near the start or near the end of a run."""
     return any(bool(np.any(other().gradients[path] != 0.0)) for other in near_the_ends([step]))
 
 
 class _Slopes(NamedTuple):
-    """The slopes along a direction: of the mean loss, and of sums of the examples' losses with signs."""
+    """One-sided slopes along a direction: first that of the mean loss, then those of the losses times random signs."""
 
     ahead: np.ndarray
     behind: np.ndarray
@@ -130,7 +130,7 @@ class _Slopes(NamedTuple):
         return (self.ahead + self.behind) / 2.0
 
     def outside(self, expected: np.ndarray) -> np.ndarray:
-        """Returns how far the expected slope is outside both one-sided slopes; at a kink, either is a gradient."""
+        """Returns how far `expected` is outside the interval between the two one-sided slopes (0 if inside)."""
         low, high = np.minimum(self.ahead, self.behind), np.maximum(self.ahead, self.behind)
         return np.maximum(0.0, np.maximum(low - expected, expected - high))
 
@@ -138,10 +138,10 @@ class _Slopes(NamedTuple):
 def _check_slope(
     step: Step, path: str, variable: tf.Variable, gradients: Sequence[np.ndarray], signs: np.ndarray, seen: Seen
 ) -> None:
-    """Compares gradients along one direction with differences of the losses, if the differences are consistent.
+    """Compares a variable's gradients, along one direction, with finite differences of the losses.
 
-    The first slope is of the mean loss, the others are of sums with `signs`. A missing gradient path may be orthogonal
-    to the direction for the mean, but not for each of the examples.
+    The first gradient is that of the mean loss; the others are those of the losses times `signs`. They find a missing
+    gradient path that doesn't show in the mean. If the finite differences are inconsistent, nothing is asserted.
     """
     gradient = gradients[0]
     random = np.random.RandomState(1).standard_normal(gradient.shape)
@@ -190,5 +190,5 @@ def _check_slope(
 
 
 def _size(slopes: np.ndarray) -> float:
-    """Returns the root mean square."""
+    """Returns the root mean square of `slopes`."""
     return float(np.sqrt(np.mean(np.square(slopes))))

@@ -63,10 +63,10 @@ def assert_replica_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Asserts that `task(rng=...)` trains to the same variables, losses and metrics on each number of replicas.
+    """Asserts that training `task(rng=...)` gives the same variables, losses and metrics on any number of `replicas`.
 
-    All replicas of a run must be equal bit for bit. `tolerance`, relative to max(1, |value|), applies to variables,
-    also of optimizers; a tenth of it applies to metrics. `batch` is the whole batch, `{name: [rows, ...]}`.
+    `batch` is the whole batch, `{name: [rows, ...]}`. Variables may differ by `tolerance`, relative to max(1, |value|),
+    and metrics by a tenth of it. The replicas of one run must be equal bit for bit.
     """
     _assert_counts("replicas", replicas, steps)
     runs = [_trained(task, batch, count, microbatches, steps=steps, seed=seed) for count in dict.fromkeys(replicas)]
@@ -83,7 +83,7 @@ def assert_accumulation_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Asserts that a step of `task(rng=...)` is the same for any microbatches; see `assert_replica_invariant`."""
+    """Asserts that training `task(rng=...)` gives the same results for any number of `microbatches`."""
     _assert_counts("microbatches", microbatches, steps)
     runs = [
         _trained(task, batch, replicas, count, steps=steps, seed=seed, check=_assert_rows_apart)
@@ -93,7 +93,7 @@ def assert_accumulation_invariant(
 
 
 class Difference(NamedTuple):
-    """The largest difference of two outcomes, relative to max(1, |value|), and its place."""
+    """The largest difference between two results of one variable or metric, relative to max(1, |value|)."""
 
     name: str
     size: float
@@ -103,12 +103,12 @@ class Difference(NamedTuple):
 
 
 def differences(one: Values, other: Values) -> list[Difference]:
-    """Returns the largest difference of each value, the largest of all first."""
+    """Returns each variable's or metric's largest `Difference`, in descending order."""
     return sorted((_difference(name, x, other[name]) for name, x in one.items()), key=lambda d: -d.size)
 
 
 def mixing(assembly: Assembly) -> list[str]:
-    """Names the phases whose results depend on the number of microbatches: their rows are mixed in each."""
+    """Returns the names of the phases whose results depend on the number of microbatches, because they mix rows."""
     return [phase.name for phase in assembly.phases if phase.mixes_rows and phase.microbatches is None]
 
 
@@ -129,7 +129,7 @@ def _trained(
 
 
 def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
-    """Asserts that each outcome equals the first one."""
+    """Asserts that the results of all `runs` equal those of the first one, up to `tolerance`."""
     first = runs[0]
     for run in runs[1:]:
         variables = [d for d in differences(first.variables, run.variables) if d.size > tolerance]
@@ -150,7 +150,7 @@ def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
 
 
 def _began(first: Outcome, run: Outcome, allowed: float) -> str:
-    """Finds the first step with a different metric, which tells whether a forward pass or an update differs."""
+    """Describes, for an error, the first step in which a metric differs, and whether forward passes or updates do."""
     apart = {name: relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
     steps = {name: int(np.argmax(found)) for name, found in apart.items() if found.any()}
     if not steps:
@@ -196,10 +196,10 @@ def assert_mesh_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Asserts that `task(rng=...)` trains on each mesh, `(batch, model)`, to the results of one device.
+    """Asserts that training `task(rng=...)` on each mesh, `(batch, model)`, gives the results of one device.
 
-    `layouts` are those of `mesh.layouts`; without them only rows are sharded. Tolerances are those of
-    `assert_replica_invariant`. Code that can't run on a mesh raises an error that names it.
+    `layouts` shard variables, as in `mesh.layouts`; without `layouts`, only rows are sharded. Tolerances are those of
+    `assert_replica_invariant`. Code that can't run on a mesh raises an error that names the code.
     """
     strategies = [on_virtual_cpus(1), *(on_virtual_mesh(*sizes, layouts) for sizes in meshes)]
     assemblies = [assemble(task, strategy, seed=seed) for strategy in strategies]

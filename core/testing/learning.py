@@ -1,4 +1,4 @@
-"""Checks that an update trains the right variables, and that a task can learn."""
+"""Checks that an update changes the right variables, and that a task learns one batch."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from core.testing.plain import optimizers_of, plain_step
 def assert_updates_only(
     task: Task, phase: str, module: tf.Module | Sequence[tf.Module], batch: Batch, *, seed: int = 0
 ) -> None:
-    """Asserts that the update `phase` changes every parameter of `module` (or several), and nothing else."""
+    """Asserts that the update `phase` changes each parameter of `module`, and no variable outside `module`."""
     names = [p.name for p in task.phases() if isinstance(p, Update)]
     assert phase in names, f"there is no update `{phase}`; the task has {', '.join(f'`{name}`' for name in names)}."
     modules = [module] if isinstance(module, tf.Module) else module
@@ -33,7 +33,7 @@ def assert_updates_only(
 
 
 def assert_overfits(task: Task, batch: Batch, *, steps: int = 200, to: float = 0.1, seed: int = 0) -> None:
-    """Asserts that within `steps` steps on one batch each loss falls below `to` times its first value."""
+    """Asserts that after `steps` steps on one batch each phase's loss is at most `to` times its first value."""
     assert steps >= 2, f"`steps` is {steps}; it takes two to see a loss fall."
     optimizers = optimizers_of(task)
 

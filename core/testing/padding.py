@@ -1,4 +1,4 @@
-"""Checks that padding has no influence, and that everything else counts.
+"""Checks that padding doesn't affect losses, and that all valid positions do.
 
 assert_padding(task, batch, "mask")      # [rows, time]: nonzero at valid positions
 assert_padding(task, batch, "document")  # [rows, time]: a number from 0 on, negative for padding
@@ -20,13 +20,13 @@ NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that mark
 
 
 def assert_padding(task: Task, batch: Batch, padding: str, *, seed: int = 0) -> None:
-    """Asserts that what the feature `padding` of the batch excludes changes nothing, and everything else counts."""
+    """Asserts that padding, as the feature `padding` marks it, changes nothing, and that valid positions count."""
     for step in nudged_steps(task, batch, seed=seed):
         check_padding(step, padding)
 
 
 def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
-    """Returns the feature whose name and values mark padding."""
+    """Returns the name of a feature that marks padding (such as "mask" or "lengths"); `None` if there is none."""
     for name in NAMES:
         x = batch.get(name)
         if x is None or x.shape.rank not in (1, 2):
@@ -43,7 +43,7 @@ def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
 
 
 def check_padding(step: Step, padding: str) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that padding changes nothing, and that valid positions count."""
     named = step.batch.get(padding)
     assert named is not None, f"`{padding}` isn't in the batch; name the feature that says what is padded."
     values = named.numpy()
@@ -68,7 +68,7 @@ def check_padding(step: Step, padding: str) -> None:
 
 
 def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Replaces the values of the padding."""
+    """Asserts that other values at padded positions change neither losses nor gradients."""
     named = step.batch[padding]
     for key, x in step.batch.items():
         places = _places(key, x, padding, real)
@@ -88,7 +88,7 @@ def _check_garbage(step: Step, padding: str, real: np.ndarray, seen: Seen) -> No
 
 
 def _check_rows(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Removes the rows without weight."""
+    """Asserts that the mean loss stays the same without the rows of weight 0."""
     rows = np.flatnonzero(real)
     part = step.eager({key: tf.gather(x, rows) for key, x in step.batch.items()})
     if step.mixes_rows or seen.draws:  # draws depend on a row's position
@@ -102,7 +102,7 @@ def _check_rows(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
 
 
 def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Changes the first and the last valid position of each row."""
+    """Asserts that changing the first or the last valid position of each row changes a loss."""
     lengths = real.sum(axis=1)
     last = np.zeros_like(real)
     last[lengths > 0, real.shape[1] - 1 - np.argmax(real[lengths > 0, ::-1], axis=1)] = True
@@ -129,7 +129,7 @@ def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> 
 
 
 def _check_shorter(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Removes or adds a position that is padding in all rows."""
+    """Asserts that one padded position less, or more, in all rows doesn't change the mean loss."""
     if seen.draws:  # random numbers of another shape differ
         return
     time = real.shape[1]
@@ -164,7 +164,7 @@ def _mean(loss: Loss) -> float:
 
 
 def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
-    """Returns the valid positions of a feature `[rows, time, ...]`; None for another shape or the mask itself."""
+    """Returns the valid positions of a feature [rows, time, ...] as a mask; `None` for the feature `padding`."""
     if key == padding:
         return None
     if real.ndim == 1:
@@ -179,12 +179,12 @@ def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
 
 
 def _is_numbers(values: np.ndarray) -> bool:
-    """Says whether `values` number the parts that positions belong to from 0, so that only negatives are padding."""
+    """Says whether `values` are document numbers, in which only negative values mark padding."""
     return bool(values.dtype.kind == "i" and (values < 0).any())
 
 
 def _time(batch: Mapping[str, tf.Tensor], lengths: np.ndarray) -> int | None:
-    """Returns the number of positions that rows of these lengths are padded to."""
+    """Returns the number of positions to which the batch's features pad rows of these `lengths`."""
     times = [x.shape[1] for x in batch.values() if (x.shape.rank or 0) >= 2 and x.shape[1] >= lengths.max()]
     return min(times, default=None)
 

@@ -1,8 +1,8 @@
-"""The specification of a training step: plain code for one device, without the engine.
+"""The specification of a training step, in plain code for one device and without the engine.
 
-The engine must give the same results, up to the rounding of sums, on any number of replicas and with any placements;
-for phases with independent rows, also with any number of microbatches. (In addition, it ends a run with a loss that
-isn't finite, without writing.)
+The engine must give the same results, up to the rounding of sums, on any number of replicas and with any placements. If
+a phase's rows are independent, this also holds for any number of microbatches. Unlike this code, the engine ends a run
+with an infinite loss or NaN, before it writes variables.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from core.task.statistics import Values, commit, refreshed
 
 
 def optimizers_of(task: Task) -> dict[str, Optimizer]:
-    """Returns an optimizer for each update, by the name of its phase."""
+    """Makes an optimizer for each update: `{phase name: optimizer}`."""
     return {p.name: Optimizer(p.optimizer, p.variables()) for p in task.phases() if isinstance(p, Update)}
 
 
@@ -73,7 +73,7 @@ def _computed(phase: Compute, values: Batch, rng: Rng, microbatches: int) -> dic
 
 
 def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, microbatches: int) -> list[Any]:
-    """Calls `fn` with the rows of each microbatch, and the random numbers of these rows."""
+    """Calls `fn(rows, rng)` for each microbatch; `rng` draws the random numbers of the microbatch's rows."""
     rows = _rows(values) // microbatches
     return [
         fn(
@@ -94,7 +94,7 @@ def _joined(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 
 
 def _untrained(phase: Update, results: list[Loss]) -> Values:
-    """Returns the averages and derived state of the modules that `phase` trains; it only reads other modules."""
+    """Returns new values of moving averages and derived state, of the modules that `phase` trains alone."""
     values: Values = {}
     if results[0].statistics:
         sums = [loss.statistics.sums for loss in results if loss.statistics]

@@ -1,4 +1,4 @@
-"""Checks that a step computes in float32 from its input to its loss."""
+"""Checks that a step computes in float32 from the input to the loss."""
 
 from collections.abc import Sequence
 
@@ -16,16 +16,16 @@ DETOURS = {
 
 
 def assert_float32(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
-    """Asserts that no phase computes in float16, bfloat16 or float64, unless its batch has such features.
+    """Asserts that no phase's own code computes in float16, bfloat16 or float64, unless a feature has that type.
 
-    `except_for=["bfloat16"]` permits this type.
+    `except_for=["bfloat16"]` permits bfloat16.
     """
     for step in steps(task, batch, seed=seed):
         check_float32(step, except_for)
 
 
 def check_float32(step: Step, except_for: Sequence[str]) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that its own code computes in float32."""
     meant = {x.dtype for x in step.batch.values()} | {dtype for dtype in DETOURS if dtype.name in except_for}
     for path, variable in step.variables.items():
         assert variable.dtype not in DETOURS or variable.dtype in meant, (

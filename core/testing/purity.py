@@ -1,4 +1,4 @@
-"""Checks that a step has no side effects and repeats."""
+"""Checks that a step has no side effects and gives the same results when it is called again."""
 
 import collections
 import types
@@ -20,13 +20,13 @@ MANY = 200  # values of a container that are inspected
 
 
 def assert_pure(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that no step of `task` changes a variable or a Python object, and that each repeats, traced or not."""
+    """Asserts that steps of `task` change no variable or Python object, and give equal results twice and traced."""
     for step in steps(task, batch, seed=seed):
         check_pure(step)
 
 
 def check_pure(step: Step) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one step that it has no side effects and gives equal results when it is called again."""
     for messages in (
         draws_of_tensorflow(step.operations, step.name, has_rng=step.phase is not None),
         writes(step.operations, step.name, paths_by_id(named_variables(step.task))),
@@ -65,7 +65,7 @@ def check_pure(step: Step) -> None:
 
 
 def snapshot(task: Task, functions: list[Callable[..., Any]]) -> Snapshot:
-    """Describes the Python objects of a task, and those that its functions read from modules and closures."""
+    """Returns `{path: description}` of Python objects: those of `task`, and those that its functions read."""
     found: Snapshot = {}
     seen: set[int] = set()
     _describe(type(task).__name__, task, found, seen)
@@ -112,7 +112,7 @@ def _describe(path: str, value: Any, found: Snapshot, seen: set[int]) -> None:
 
 
 def _difference(one: Loss, other: Loss) -> str | None:
-    """Returns the name of the first value whose bits differ."""
+    """Returns the first field of a `Loss` whose bits differ between `one` and `other`; `None` if all are equal."""
     for name in ("per_example", "weight", "metrics", "outputs"):
         for x, y in zip(tf.nest.flatten(getattr(one, name)), tf.nest.flatten(getattr(other, name)), strict=True):
             if x is not None and not isinstance(x, State) and x.numpy().tobytes() != y.numpy().tobytes():

@@ -1,4 +1,4 @@
-"""Trains a task on several replicas with the trainer's engine, and returns the outcome.
+"""Trains a task on several replicas with the trainer's engine, and returns variables, metrics and collectives.
 
 assembly = assemble(make_task, on_virtual_cpus(4), seed=0)
 outcome = Run(assembly, batch, microbatches=2).train(steps=20)
@@ -31,7 +31,7 @@ Values = Mapping[str, npt.NDArray[np.float64]]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of some steps."""
+    """The results of training for some steps: variables, metrics, gradient norms and collectives."""
 
     replicas: int
     microbatches: int
@@ -44,12 +44,12 @@ class Outcome:
 
     @property
     def where(self) -> str:
-        """Returns `2 replicas`, or `a mesh of 2x2 devices and 4 microbatches`."""
+        """Returns a text that says where it was trained, such as `2 replicas and 4 microbatches`."""
         return describe(self.replicas, self.microbatches, self.devices)
 
 
 def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
-    """Makes a strategy of so many replicas on this machine's CPU, split into virtual devices."""
+    """Makes a strategy with this number of replicas, each on a virtual device of this machine's CPU."""
     make_virtual_cpus(replicas)
     devices = [f"CPU:{i}" for i in range(replicas)]
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
@@ -58,7 +58,7 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
 def on_virtual_mesh(
     batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), **others: Sequence[tuple[str, str]]
 ) -> MeshStrategy:
-    """Makes a mesh of so many rows and columns on this machine's CPU; `others` are further arguments of `mesh`."""
+    """Makes a mesh of `batch` x `model` virtual CPU devices; `others` are further arguments of `mesh`."""
     return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, **others), virtual=True)
 
 
@@ -70,7 +70,7 @@ def assemble(
     one_device: Sequence[str] = (),
     seed: int = 0,
 ) -> Assembly:
-    """Assembles the task that `factory(rng=...)` makes, as an experiment with this seed does."""
+    """Makes the task with `factory(rng=...)` under the strategy, and assembles its step, as an experiment does."""
     assert not isinstance(factory, Task), (
         f"`task` is a finished `{type(factory).__name__}`, but each number of replicas needs one of its own, made in "
         "its own scope. Give what makes one: the class, or "
@@ -81,9 +81,9 @@ def assemble(
 
 
 class Run:
-    """A step of an assembly on one batch, `{name: [rows, ...]}`, traced once; `settings` are the step's.
+    """The traced training step of `assembly` on one batch, `{name: [rows, ...]}`; `settings` go to `TrainStep`.
 
-    `rng.progress` is that of a run of 1,000 `steps`, unless `settings` has another number.
+    `steps` is the length of the run, of which `rng.progress` is the completed fraction.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def collectives(self) -> Sequence[Collective]:
-        """Returns the collectives of one step, which runs only if it is on a mesh."""
+        """Returns the collectives that one step makes; on a mesh, they are known after the first call."""
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
@@ -116,7 +116,7 @@ class Run:
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:
-        """Trains on the batch repeatedly; replicas that differ in any bit raise an error."""
+        """Trains for `steps` steps on the same batch; raises an error unless all replicas are equal bit for bit."""
         where = describe(self.step.exchange.replicas, self.microbatches)
         lines, norms = [], []
         for i in range(first, first + steps):
@@ -151,7 +151,7 @@ def describe(replicas: int, microbatches: int, devices: str = "") -> str:
 def _spread(
     batch: Batch, strategy: tf.distribute.Strategy, microbatches: int
 ) -> tuple[dict[str, Any], dict[str, tf.TensorSpec]]:
-    """Arranges `[rows, ...]` as `[microbatches, rows, ...]` on each replica, as the trainer does."""
+    """Splits each feature [rows, ...] into [microbatches, rows, ...] on each replica, as the trainer does."""
     replicas = strategy.num_replicas_in_sync
     tensors = as_tensors(batch)
     lengths = {key: x.shape[0] if x.shape.rank else 0 for key, x in tensors.items()}
@@ -175,7 +175,7 @@ def _spread(
 
 
 def _figures(result: StepResult) -> dict[str, float]:
-    """Returns all metrics of the forward passes of one step, by phase and name."""
+    """Returns the metrics of one step's forward passes: `{"phase/name": number}`."""
     found = {}
     for phase, sums in result.sums.items():
         forward = {name: x for name, x in means(sums).items() if name != GRADIENT_NORM}

@@ -1,4 +1,4 @@
-"""Checks that a row's loss depends on that row alone, wherever it is in the batch."""
+"""Checks that a row's loss depends on that row alone, whatever its position in the batch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +17,13 @@ CURE = "Return one loss per row, and let the engine take the mean; what rows cou
 
 
 def assert_rows(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that each row's values depend on that row; if a phase `mixes_rows`, that their order doesn't matter."""
+    """Asserts that a row's loss depends on that row alone; if a phase `mixes_rows`, only that order doesn't matter."""
     for step in nudged_steps(task, batch, seed=seed):
         check_rows(step)
 
 
 def check_rows(step: Step) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that each row's loss depends on that row alone."""
     assert step.rows >= 3, f"the batch has {step.rows} rows; give at least 3 to see whether they depend on each other."
     seen = step()
     _check_not_one(step, seen)
@@ -35,7 +35,7 @@ def check_rows(step: Step) -> None:
 
 
 def _check_not_one(step: Step, seen: Seen) -> None:
-    """Raises if all rows have one value: their mean, broadcast to each of them."""
+    """Raises an `AssertionError` if all rows have the same loss, which is probably a mean over the batch."""
     losses = seen.per_example.reshape(step.rows, -1)
     same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
     differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())
@@ -47,7 +47,7 @@ def _check_not_one(step: Step, seen: Seen) -> None:
 
 
 def _reads_rows(step: Step) -> bool:
-    """Says whether the loss is computed from the batch or from its rows' noise, unlike a penalty on weights."""
+    """Says whether the loss depends on the batch or on noise per row; a penalty on weights doesn't."""
     if step.sources[step.loss.per_example.op.name] - {VARIABLE}:
         return True
     needed = ancestors([step.loss.per_example.op])
@@ -55,7 +55,7 @@ def _reads_rows(step: Step) -> bool:
 
 
 def _check_apart(step: Step) -> None:
-    """Computes parts of the batch separately."""
+    """Asserts that parts of the batch, each computed alone, give the same values as within the batch."""
     whole = step.eager()
     for rows in (slice(0, 1), slice(1, step.rows), slice(step.rows // 2, step.rows)):
         part = step.eager({key: x[rows] for key, x in step.batch.items()}, first_row=rows.start)
@@ -70,7 +70,7 @@ def _check_apart(step: Step) -> None:
 
 
 def _check_order(step: Step, seen: Seen) -> None:
-    """Computes the rows in another order, with their random numbers."""
+    """Asserts that permuting the rows, together with their random numbers, permutes the losses."""
     order = np.random.RandomState(0).permutation(step.rows)
     if step.phase is None or (step.mixes_rows and _draws_partners(step)):  # such draws keep their places
         return
@@ -85,14 +85,14 @@ def _check_order(step: Step, seen: Seen) -> None:
 
 
 def _draws_partners(step: Step) -> bool:
-    """Says whether rows are paired at random, as in mixup: random numbers for all rows select which to gather."""
+    """Says whether the step pairs rows at random, as mixup does, with random numbers for the whole batch."""
     shared = {draw.op.name for draw in step.draws if _over_rows(step, draw.op) and not _by_rows(draw.op)}
     gathers = [op for op in step.operations if op.type in ("GatherV2", "GatherNd")]
     return any(shared & ancestors([op.inputs[1].op]) for op in gathers)
 
 
 def _reason(step: Step) -> str:
-    """Returns the most probable reason why a row's value depends on others, and the cure."""
+    """Returns the probable reason why a row's loss depends on other rows, and how to fix it."""
     for draw in step.draws:
         if _over_rows(step, draw.op) and not _by_rows(draw.op):
             return (
@@ -132,7 +132,7 @@ def _reason(step: Step) -> str:
 
 
 def _compares_rows(step: Step, op: Any) -> bool:
-    """Says whether `op` multiplies features of all rows with features of all rows."""
+    """Says whether `op` is a matmul of features of all rows with features of all rows."""
     if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or op.outputs[0].shape.as_list() != [step.rows] * 2:
         return False
     return all(VARIABLE in step.sources[x.op.name] and x.shape[0] == step.rows for x in op.inputs)
@@ -147,7 +147,7 @@ def _check_moves(step: Step) -> str | None:
 
 
 def _reduced(step: Step) -> str:
-    """Names the line that reduces over the rows, if one leads to the loss."""
+    """Returns the line of code that reduces over the rows on the way to the loss; empty if there is none."""
     needed = ancestors([step.loss.per_example.op])
     if step.loss.weight is not None:
         needed |= ancestors([step.loss.weight.op])
@@ -158,24 +158,24 @@ def _reduced(step: Step) -> str:
 
 
 def _over_rows(step: Step, op: Any) -> bool:
-    """Says whether a draw has the shape of numbers for each row."""
+    """Says whether the random draw `op` has one of its first two axes over the rows."""
     shape = op.outputs[0].shape
     return bool(shape.rank and step.rows in shape.as_list()[:2])
 
 
 def _by_rows(op: Any) -> bool:
-    """Says whether `rng.rows` made the draw, whose rows `traced.py` reorders in a trace."""
+    """Says whether `rng.rows` made the random draw `op`, so that `Step` can permute its rows."""
     return any(frame.name == "bits" and frame.filename.endswith("traced.py") for frame in op.traceback)
 
 
 def _may_mix_in_evaluation(step: Step) -> bool:
-    """Says whether a phase compares rows, and doesn't only normalise them: evaluation may then do so too."""
+    """Says whether evaluation may compare rows: a phase mixes rows, and no layer normalises over rows."""
     normalises = any(callable(getattr(module, "averages", None)) for module in step.task.submodules)
     return not normalises and any(phase.mixes_rows for phase in step.task.phases())
 
 
 def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the values that both have for the rows, where they count, by name."""
+    """Yields `(name, value in whole, value in part)` for `rows`; where a row's weight is 0, both values are 0."""
     counts = np.ones(whole.per_example.shape, bool) if whole.weight is None else whole.weight.numpy() != 0.0
     named: dict[str, tuple[Any, Any]] = {"per_example": (whole.per_example, part.per_example)}
     if whole.weight is not None:
@@ -194,7 +194,7 @@ def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[
 
 
 def apart(one: Any, other: Any) -> float:
-    """Returns the largest difference of two arrays relative to max(1, |value|); equal infinities and NaN are equal."""
+    """Returns the largest |one - other| / max(1, |one|); equal infinities count as equal, and so do two NaN."""
     if one.shape != other.shape:
         return float("inf")
     return float(np.max(relative(one.astype(np.float64), other.astype(np.float64)), initial=0.0))

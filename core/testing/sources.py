@@ -1,4 +1,4 @@
-"""Checks that a source is deterministic: an index gives the same example, in any batch and at any time."""
+"""Checks that a source is deterministic: an index gives the same example in any batch and in any order."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,10 @@ Examples = dict[str, npt.NDArray[np.generic]]
 
 
 def assert_source(source: Source, *, seed: int = 0) -> None:
-    """Asserts that `source` can be resumed and sharded: an index decides the example, `seed` the order.
+    """Asserts that `source` can be resumed and sharded: an index alone gives an example, and `seed` the order.
 
-    Shards must be disjoint and complete, and an epoch of a source without a custom `order` must hold each example once.
-    This reads a few examples, from everywhere, and the order of a few thousand positions.
+    Shards must be disjoint and complete. Each epoch of a source without a custom `order` must have every example once.
+    The check reads a few examples, spread over the source, and the order of a few thousand positions.
     """
     _check_examples(source)
     _check_order(source, seed)
@@ -28,7 +28,7 @@ def assert_source(source: Source, *, seed: int = 0) -> None:
 
 
 def _check_examples(source: Source) -> None:
-    """Gathers the same examples alone, with others, twice, in a graph."""
+    """Asserts that an index gives the same example alone, with others, a second time, and in a graph."""
     size, spec = len(source), source.spec
     numbers = np.unique(np.linspace(0, size - 1, _EXAMPLES).astype(np.int64))
     whole = _gathered(source, numbers)
@@ -56,7 +56,7 @@ def _check_examples(source: Source) -> None:
 
 
 def _check_order(source: Source, seed: int) -> None:
-    """Computes parts of the order separately."""
+    """Asserts that a part of the order, computed alone, equals that part of the whole order."""
     size, rng = len(source), Rng.from_seed(seed)
     for start in (0, _FAR):
         positions = start + np.arange(_POSITIONS)
@@ -87,7 +87,7 @@ def _check_order(source: Source, seed: int) -> None:
 
 
 def _check_shards(source: Source, seed: int) -> None:
-    """Splits the same steps over one, two and four replicas."""
+    """Asserts that the examples of two or four replicas together are those of one replica."""
     steps, rows = 5, 8
 
     def on(replicas: int, microbatches: int, replica: int) -> npt.NDArray[np.int64]:
@@ -115,7 +115,7 @@ def _check_shards(source: Source, seed: int) -> None:
 
 
 def _check_resumed(source: Source, seed: int) -> None:
-    """Starts the stream in its middle."""
+    """Asserts that a run that starts at step 4 gets the same examples as a run that reaches step 4."""
 
     def from_step(step: int) -> Examples:
         chunks = train_chunks(source, global_batch_size=4, microbatches=1, chunk_steps=2, first_step=step, seed=seed)

@@ -1,4 +1,4 @@
-"""Checks that each position counts once, whatever the length of its row and of the padding."""
+"""Checks that each position has the same weight, whatever the length of its row."""
 
 import numpy as np
 
@@ -13,13 +13,13 @@ CURE = (
 
 
 def assert_sums(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that no loss of `task` sums over the positions of rows of different lengths, or averages padding."""
+    """Asserts that no loss of `task` is a sum or mean over `time`, if rows have different lengths."""
     for step in nudged_steps(task, batch, seed=seed):
         check_sums(step)
 
 
 def check_sums(step: Step) -> None:
-    """Asserts it for one traced step."""
+    """Asserts for one traced step that no loss is a sum or mean over positions, if rows have different lengths."""
     seen = step()
     for kind, losses in sums_over_positions(step, seen):
         there = losses != 0.0
@@ -33,7 +33,7 @@ def check_sums(step: Step) -> None:
 
 
 def _are_positions(step: Step, count: int) -> bool:
-    """Says whether a feature of the batch is a sequence of so many positions, or one more; else it is an output."""
+    """Says whether a feature of the batch is a sequence of `count` or `count + 1` positions."""
     padding = found_in(step.batch)
     for key, x in step.batch.items():
         if x.shape.rank not in (2, 3) or x.shape[1] not in (count, count + 1):
@@ -46,7 +46,7 @@ def _are_positions(step: Step, count: int) -> bool:
 
 
 def sums_over_positions(step: Step, seen: Seen) -> list[tuple[str, np.ndarray]]:
-    """Returns the summands of the rows' losses, `[rows, time]`, and whether `Sum` or `Mean` reduces them."""
+    """Returns `[("Sum" or "Mean", terms [rows, time])]` for each reduction over time that gives the rows' losses."""
     found = []
     if seen.per_example.ndim == 1:
         for (_, result), (terms, total) in zip(step.sums, seen.sums, strict=True):

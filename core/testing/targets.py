@@ -1,4 +1,4 @@
-"""Checks of predictions and targets: losses get logits, not probabilities, and targets come from the batch."""
+"""Checks that losses get logits rather than probabilities, and that targets come from the batch."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"
 
 
 def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
-    """Asserts that no softmax or sigmoid is applied twice, and that each feature that `task` reads changes a loss.
+    """Asserts that no softmax or sigmoid is applied twice, and that each feature that is read changes a loss.
 
-    `except_for` are features that change none on purpose, such as those that only a metric reads.
+    `except_for` has names of features that deliberately change no loss, such as those for a metric only.
     """
     made = steps(task, batch, seed=seed)
     for step in made:
@@ -26,7 +26,7 @@ def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), 
 
 
 def check_squashed(step: Step) -> None:
-    """Asserts that no softmax or sigmoid is applied to the output of one."""
+    """Asserts that the step doesn't apply a softmax or sigmoid to probabilities."""
     for op in step.operations:
         logits = op.inputs[0] if op.type in LOSSES else sigmoid_logits(op)
         if logits is None:
@@ -49,7 +49,7 @@ def check_squashed(step: Step) -> None:
 
 
 def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:
-    """Asserts that each feature that is read changes the loss of some phase."""
+    """Asserts that each feature of the batch that a step reads changes the loss of some phase."""
     updates = [step for step in made if step.phase]
     before = [step() for step in updates]
     for key, x in updates[0].batch.items():
@@ -77,14 +77,14 @@ def check_features(made: Sequence[Step], except_for: Sequence[str]) -> None:
 
 
 def _changes(step: Step, seen: Seen, key: str, values: np.ndarray) -> bool:
-    """Says whether other values of a feature change a row's loss or weight."""
+    """Says whether replacing the feature `key` with `values` changes any row's loss or weight."""
     other = step({**step.batch, key: tf.constant(values)})
     same = np.array_equal(seen.per_example, other.per_example, equal_nan=True)
     return not (same and np.array_equal(seen.weight, other.weight, equal_nan=True))
 
 
 def _check_constant(step: Step) -> None:
-    """Raises for a cross-entropy whose labels are the same number for every row, whatever the batch."""
+    """Raises an `AssertionError` if a cross-entropy's labels are constant instead of coming from the batch."""
     classes = [(c, now) for c, now in zip(step.comparisons, step().comparisons, strict=True) if c.op.type == LOSSES[0]]
     constant = [c for c, now in classes if not step.sources[c.target.op.name] and len(np.unique(now.target)) == 1]
     assert not constant or len(constant) < len(classes), (

@@ -1,10 +1,10 @@
-"""A task's step function, traced once on a whole batch; assertions call it with different batches.
+"""Traces a task's step function once on a whole batch, so that assertions can call it with other batches.
 
     step = steps(task, batch)[0]
     seen = step()                                  # losses, gradients, and what was compared with what on the way
     other = step({**step.batch, "label": labels})  # the same step of another batch
 
-The outputs of earlier phases are recomputed for each batch; nothing is written.
+Each call recomputes the outputs of earlier phases for its batch. No variable is written.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ FOLDS = 1 << 63  # Philox counters from here on make other `Rng`s
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Two tensors that the step compares: a prediction and its target."""
+    """An operation that compares two tensors, a prediction and its target."""
 
     op: Any
     prediction: Any  # tensors of the trace, or the values of one call
@@ -40,7 +40,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Random numbers that the step draws."""
+    """An operation that draws random numbers."""
 
     op: Any
     key: Any
@@ -50,7 +50,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The results of one call of a step, as arrays."""
+    """The results of one call of a `Step`, as arrays."""
 
     per_example: Any
     weight: Any  # ones if the loss has none
@@ -62,11 +62,11 @@ class Seen:
 
     @property
     def mean(self) -> float:
-        """Returns the trained loss: the weighted mean."""
+        """Returns the loss that is trained, the weighted mean over examples."""
         return float(self.sums_with([])[0])
 
     def sums_with(self, signs: Any) -> Any:
-        """Returns the mean loss, and the means of the examples' losses times each of the `signs`."""
+        """Returns the mean loss, and for each of `signs` the mean of the losses times these signs."""
         counts = self.weight != 0.0
         parts = np.where(counts, self.weight * self.per_example, 0.0).astype(np.float64)
         total = np.sum(self.weight, dtype=np.float64) or 1.0
@@ -74,7 +74,7 @@ class Seen:
 
 
 class Step:
-    """An update of a task, or its evaluation (`phase` is None)."""
+    """A traced update of a task; its traced evaluation if `phase` is None."""
 
     def __init__(self, task: Task, phase: Update | None, batch: Batch, *, seed: int = 0, moment: Any = HALFWAY):
         self.task, self.phase, self.moment = task, phase, moment
@@ -93,16 +93,16 @@ class Step:
 
     @property
     def mixes_rows(self) -> bool:
-        """Says whether this phase, or one that it may read from, declares that its rows depend on each other."""
+        """Says whether this phase or an earlier one declares `mixes_rows`."""
         return any(phase.mixes_rows for phase in self._so_far())
 
     @property
     def keeps_history(self) -> bool:
-        """Says whether a phase before this one returns rows of previous steps, in the order of those."""
+        """Says whether an earlier phase returns rows of previous steps."""
         return any(isinstance(phase, Compute) and phase.state is not None for phase in self._so_far())
 
     def hangs_on(self, feature: str, *, loss_only: bool = False) -> bool:
-        """Says whether the loss, or a metric, is computed from a feature of the batch."""
+        """Says whether the loss depends on a feature of the batch; without `loss_only`, metrics count too."""
         figures = [self.loss.per_example, self.loss.weight]
         figures += [] if loss_only else tf.nest.flatten(self.loss.metrics)
         return any(feature in self.sources[x.op.name] for x in figures if x is not None)
@@ -110,9 +110,9 @@ class Step:
     def __call__(
         self, batch: Batch | None = None, *, order: Sequence[int] | None = None, seed: int = 0, signs: Any = 1.0
     ) -> Seen:
-        """Calls the trace; `order` permutes the rows of draws.
+        """Runs the trace on `batch` (default: the traced one); `order` permutes the rows of random draws.
 
-        The gradients are those of the mean of losses times `signs`.
+        The gradients are those of the weighted mean of the losses times `signs`.
         """
         key = self.rng.seed if not seed else Rng.from_seed(seed).seed
         places = tf.range(self.rows) if order is None else tf.constant(order)
@@ -134,7 +134,7 @@ class Step:
         )
 
     def eager(self, batch: Batch | None = None, *, first_row: int = 0) -> Loss:
-        """Calls the step function as a unit test does, without a trace; its rows may be a part of the batch."""
+        """Calls the step function without a trace; `batch` may be a part, whose first row is number `first_row`."""
         values = self.batch if batch is None else batch
         rows = len(next(iter(values.values())))
         return self._loss(dict(values), self.rng._replace(first_row=first_row, num_rows=rows))
@@ -190,7 +190,7 @@ class Step:
         return checked(self.phase.loss(inputs, own), self.phase.name, rows)
 
     def _begin(self) -> None:
-        """Records where in the trace this step's own operations begin."""
+        """Stores the number of operations traced so far: those of this step follow."""
         if not tf.executing_eagerly():
             self._first = len(tf.compat.v1.get_default_graph().get_operations())
 
@@ -200,7 +200,7 @@ class Step:
         return phases[: names.index(self.phase.name) + 1] if self.phase else []
 
     def _comparison(self, op: Any) -> Comparison | None:
-        """Returns the comparison that `op` makes between a prediction and a target that depends on no variable."""
+        """Returns `op` as a `Comparison` if one of its two inputs depends on variables and the other doesn't."""
         if op.type in ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"):
             return Comparison(op, *op.inputs)
         soft = op.type == "Mul" and any(maker(x).type == "LogSoftmax" for x in op.inputs)
@@ -214,7 +214,7 @@ class Step:
 
 
 def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
-    """Traces each update of `task`, and its evaluation if it has one."""
+    """Traces each update of `task`, and its evaluation if the task defines one."""
     made = [Step(task, phase, batch, seed=seed) for phase in task.phases() if isinstance(phase, Update)]
     if type(task).evaluate is not Task.evaluate:
         made.append(Step(task, None, batch, seed=seed))
@@ -222,7 +222,7 @@ def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
 
 
 def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
-    """Traces steps near the start and near the end of a run, which may have terms that the middle lacks."""
+    """Traces the steps `made` again, near the start and near the end of a run, where annealed terms differ."""
     for moment in NEAR_THE_ENDS:
         for step in made:
             yield Step(step.task, step.phase, step.batch, moment=moment)
@@ -230,7 +230,7 @@ def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
 
 @contextlib.contextmanager
 def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
-    """Restores the values of the variables on exit."""
+    """Restores the values of `variables` when its context ends."""
     before = [variable.numpy() for variable in variables]
     try:
         yield
@@ -241,7 +241,7 @@ def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nudged(task: Task) -> Iterator[None]:
-    """Moves all parameters a little: gradients may vanish at zero, where many start, but not later."""
+    """Changes all parameters slightly in its context, since a gradient may be zero where a parameter starts at zero."""
     random = np.random.RandomState(0)
     variables = list(named_variables(task, trainable_only=True).values())
     with kept(variables):
@@ -254,14 +254,14 @@ def nudged(task: Task) -> Iterator[None]:
 
 
 def nudged_steps(task: Task, batch: Batch, *, seed: int) -> Iterator[Step]:
-    """Yields the steps of a `nudged` task: a last layer that starts at zero hides the layers before it."""
+    """Yields the traced steps of `task`, with parameters changed slightly: a layer of zeros hides those before it."""
     made = steps(task, batch, seed=seed)
     with nudged(task):
         yield from made
 
 
 def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
-    """Returns `x` with other values at some places (a mask or an index), taken from elsewhere in it."""
+    """Returns a copy of `x` with other values at `places`, a mask or an index; integers and floats stay plausible."""
     values = x.numpy().copy()
     at = values[places]
     if values.dtype.kind == "b":
@@ -275,7 +275,7 @@ def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
 
 
 def _in_order(order: tf.Tensor) -> type[Rng]:
-    """Returns an `Rng` whose draws by row are permuted."""
+    """Returns a subclass of `Rng` whose draws per row are permuted by `order`."""
 
     class Rows(RowRng):
         def bits(self, *shape: Any) -> tf.Tensor:
@@ -293,7 +293,7 @@ VARIABLE = "a variable"  # a possible source of a tensor, besides features of th
 
 
 def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
-    """Returns, by operation name, the features that it depends on, and `VARIABLE` if it depends on variables."""
+    """Returns `{operation name: features that it depends on}`; `VARIABLE` is among them if it depends on a variable."""
     known = {tensor.op.name: frozenset({key}) for key, tensor in features.items()}
     for op in operations:  # in the order of creation, so the inputs of each are known
         if op.name not in known:
@@ -311,7 +311,7 @@ def is_over_time(op: Any, rows: int) -> bool:
 
 
 def reductions(operations: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Yields each operation that takes a sum, mean or extreme over the rows."""
+    """Yields each operation that reduces (sum, mean, product, maximum or minimum) over the rows."""
     for op in operations:
         if op.type not in ("Mean", "Sum", "Max", "Min", "Prod") or not op.inputs[0].shape.rank:
             continue

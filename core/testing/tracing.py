@@ -1,4 +1,4 @@
-"""Checks that a `tf.function` is traced once for all calls.
+"""Checks that a `tf.function` isn't traced again by later calls.
 
 >>> import tensorflow as tf
 >>> double = tf.function(lambda x, times: x * times)
@@ -29,7 +29,7 @@ STRUCTURE = "Structures are part of the trace: give each call the same keys and 
 
 
 def assert_traces_once(function: Any, *calls: tuple[Any, ...]) -> None:
-    """Asserts that `function`, a `tf.function` called with each tuple of arguments in turn, keeps its first trace."""
+    """Asserts that `function`, a `tf.function`, is traced only in the first of `calls` (tuples of arguments)."""
     count = getattr(function, "experimental_get_tracing_count", None)
     assert count is not None, (
         f"`function` is {function!r}, which isn't a `tf.function`, and so is never traced: give what "
@@ -49,7 +49,7 @@ def assert_traces_once(function: Any, *calls: tuple[Any, ...]) -> None:
 
 
 def _change(function: Any, first: tuple[Any, ...], then: tuple[Any, ...], i: int) -> str:
-    """Returns what differs between two calls, as far as tracing is concerned, and what to do."""
+    """Returns what differs between the arguments of call 0 and call `i`, and how to avoid another trace."""
     if len(first) != len(then):
         return f"call 0 has {len(first)} arguments and call {i} has {len(then)}. {STRUCTURE}"
     for name, one, other in zip(_names(function, len(first)), first, then, strict=True):

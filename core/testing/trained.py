@@ -1,4 +1,4 @@
-"""Checks that phases train every variable that the task has and uses."""
+"""Checks that the phases of a task train all of its variables."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from core.testing.traced import Step, steps
 
 
 def assert_all_trained(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that every trainable variable that a loss reads or the task holds is trained by a phase, or `frozen`."""
+    """Asserts that a phase trains each trainable variable of the task and of its losses, unless it is `frozen`."""
     check_trained(task, steps(task, batch, seed=seed))
 
 
 def check_trained(task: Task, made: Sequence[Step]) -> None:
-    """Asserts it for the traced steps."""
+    """Asserts for the traced steps `made` that a phase trains each variable, unless it is `frozen`."""
     variables = named_variables(task)
     held = paths_by_id(variables)
     for step in made:

@@ -25,12 +25,12 @@ def assert_task(
     except_for: Sequence[str] = (),
     seed: int = 0,
 ) -> None:
-    """Asserts everything that `core.testing` can check with one batch, for all phases of `task` and its evaluation.
+    """Asserts everything that one batch allows to check, for all phases of `task` and its evaluation.
 
-    `causal` names tokens that must not influence earlier losses; `padding` names the feature that marks padding.
-    Predictions of the next token, and features named `mask`, `weight`, `weights`, `lengths` or `length`, are found
-    automatically. `except_for` are paths of variables (or patterns) without a gradient on purpose, features that change
-    no loss, and permitted types (`"bfloat16"`).
+    `causal` names the tokens of which no loss may depend on later ones; `padding` names the feature that marks padding.
+    Without names, next-token predictions and features called `mask`, `weight`, `weights`, `lengths` or `length` are
+    found. `except_for` has variables without a gradient, features that change no loss, and permitted types
+    (`"bfloat16"`).
     """
     made = steps(task, batch, seed=seed)
     padding = padding or found_in(made[0].batch)
