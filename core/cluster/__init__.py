@@ -1,4 +1,4 @@
-"""Communication between processes: how the workers of a run find each other, watch each other, and act together."""
+"""Communication between the processes of a run: addresses, rendezvous, heartbeats, port guards, server processes."""
 
 from core.cluster.membership import is_chief, joined, must_agree, naming_lost_peers
 

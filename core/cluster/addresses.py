@@ -1,4 +1,4 @@
-"""This machine's addresses: all of them, those that the cluster names, and which are private."""
+"""Finds this machine's IP addresses, those that the cluster names, and private ones."""
 
 import contextlib
 import ipaddress
@@ -23,28 +23,28 @@ _PRIVATE = [
 
 
 def is_private(address: Address) -> bool:
-    """Says whether the internet doesn't route this address. (It may route those reserved for documentation.)"""
+    """Says whether `address` is private: loopback, link-local, or of a network that the internet doesn't route."""
     return any(address in network for network in _PRIVATE)
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Splits `host:port`, where the host may be a bracketed IPv6 address."""
+    """Splits "host:port" into `(host, port)`; the host may be an IPv6 address in brackets."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def at(address: Address, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Returns the family and the address as sockets take them; a scope id, as in `fe80::1%2`, is included."""
+    """Returns the family and address that sockets take, with the scope id of addresses such as `fe80::1%2`."""
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     family, _, _, _, place = socket.getaddrinfo(str(address), port, type=socket.SOCK_STREAM, flags=flags)[0]
     return family, place  # type: ignore[return-value]
 
 
 def named_here(cluster: Cluster) -> list[Address]:
-    """Returns this machine's addresses under the name that the cluster gives this worker; empty if unknown.
+    """Returns this machine's addresses to which this worker's host name in the cluster resolves; empty if unknown.
 
-    They are unknown if a name resolves elsewhere, perhaps to a gateway, or only to loopback while other workers are
-    remote: many machines resolve their own name to 127.0.1.1.
+    They are unknown if the name resolves to another machine, perhaps a gateway. They are also unknown if it resolves
+    only to loopback while other workers are remote: many machines resolve their own name to 127.0.1.1.
     """
     found = [address for address in resolved(cluster.address) if _is_here(address)]
     only_loopback = all(address.is_loopback for address in found)
@@ -52,14 +52,14 @@ def named_here(cluster: Cluster) -> list[Address]:
 
 
 def is_on_loopback(workers: Sequence[str]) -> bool:
-    """Says whether all of these resolve to loopback addresses."""
+    """Says whether all `workers` ("host:port") resolve to loopback addresses."""
     hosts = sorted({f"{worker.rpartition(':')[0]}:0" for worker in workers})
     # Stops at the first other one: a large cluster's names may take long to resolve.
     return all(all(address.is_loopback for address in found) if (found := resolved(host)) else False for host in hosts)
 
 
 def resolved(worker: str) -> list[Address]:
-    """Returns the addresses that the host of `host:port` resolves to on this machine."""
+    """Returns the addresses to which this machine resolves the host of `worker`, "host:port"; empty on failure."""
     host, port = host_and_port(worker)
     found: dict[Address, None] = {}
     with contextlib.suppress(OSError, UnicodeError):  # some machines can't resolve their own name
@@ -108,7 +108,7 @@ _ADDRESS, _LOCAL = 1, 2  # attributes (linux/if_addr.h)
 
 
 def _parts(content: bytes, head: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the type and content of each part of a netlink message, which begins with its length and type."""
+    """Yields `(type, content)` of each part of a netlink message; `head` is the format of a part's length and type."""
     size = struct.calcsize(head)
     while len(content) >= size:
         length, kind = struct.unpack_from(head, content)

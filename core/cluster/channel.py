@@ -1,4 +1,4 @@
-"""Non-blocking messages between two processes over one connection."""
+"""Sends and receives JSON messages between two processes over one connection, without blocking."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ _LONGEST = 5000  # characters of a text, which may be printed on a terminal
 
 
 class Channel:
-    """Reads and writes one connection without blocking."""
+    """One connection to another process; its methods don't block."""
 
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
@@ -30,13 +30,13 @@ class Channel:
         self._incoming, self._outgoing = b"", b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends as much as the other end accepts; the rest follows with the next `flush`."""
+        """Sends as much of the message as the other end accepts; the next `flush` sends the rest."""
         content = json.dumps(message).encode()
         self._outgoing += _MAGIC + struct.pack("!I", len(content)) + content
         self.flush()
 
     def flush(self) -> bool:
-        """Sends the rest, and says whether that was all."""
+        """Sends what earlier calls left unsent; returns whether everything is sent."""
         with contextlib.suppress(OSError):  # a closed connection shows in reading
             while self._outgoing:
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
@@ -70,12 +70,12 @@ class Channel:
             ready.poll(1000.0 * seconds)
 
     def shutdown_write(self) -> None:
-        """Tells the other end that nothing more will be sent."""
+        """Tells the other end that this end sends nothing more."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Closes the connection, read or not."""
+        """Closes the connection, even if messages are unread."""
         self._connection.close()
 
 
@@ -87,7 +87,7 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 
 
 def cleaned(said: Any) -> Any:
-    """Returns a message without control characters that a terminal would obey."""
+    """Returns a message whose texts have a space in place of each control character, and at most 5,000 characters."""
     if isinstance(said, str):
         return "".join(x if x.isprintable() else " " for x in said[:_LONGEST])
     if isinstance(said, dict):
@@ -101,9 +101,9 @@ def broadcast(channels: Iterable[Channel], message: Mapping[str, Any]) -> None:
 
 
 def broadcast_and_close(channels: Collection[Channel], message: Mapping[str, Any]) -> None:
-    """Sends a last message and closes, once the others have closed too.
+    """Sends a last message on all `channels`, and closes them after the other ends have closed.
 
-    Closing with unread messages would reset the connection, and might lose the last message.
+    To close a connection with unread messages would reset it, and the other end might lose the last message.
     """
     broadcast(channels, message)
     until = time.monotonic() + ANSWER_SECONDS

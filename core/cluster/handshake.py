@@ -1,7 +1,7 @@
-"""Mutual proof of workers and chief that they know the run's token, without revealing it.
+"""Workers and chief prove to each other that they know the run's token, without revealing it.
 
-Each proof answers a number that the other end has just drawn, and covers the whole hello, so a recorded proof is
-useless later or with another hello. Without a token the exchange uses an empty one, and proves nothing.
+Each proof covers a random number that the other end has just drawn, and the whole hello message. So a recorded proof is
+useless later or with another hello. If a run has no token, an empty token is used, and the proofs prove nothing.
 """
 
 import hmac
@@ -25,7 +25,7 @@ def drawn() -> str:
 
 
 def proof(token: str, role: str, challenge: str, answer: str, hello: Mapping[str, Any]) -> str:
-    """Returns the proof of knowing the token in this role, for these two numbers and this hello."""
+    """Returns a proof that `role` knows the token, valid only for these two random numbers and this hello."""
     said = json.dumps([role, challenge, answer, hello], sort_keys=True)
     return hmac.new(token.encode(errors="surrogateescape"), said.encode(), "sha256").hexdigest()
 

@@ -1,9 +1,9 @@
 """Liveness checks between the workers of one run, over plain sockets, independent of TensorFlow.
 
-They meet at the chief's address before TensorFlow uses it: the listening socket is closed, and the connections stay.
-Each worker then sends heartbeats over them. A killed worker closes its connection. A stopped or hanging one falls
-silent, which collectives would notice only after minutes, if ever. The chief hears all workers and tells them who was
-lost, so that all report the same.
+Workers connect to the chief's address before TensorFlow uses it. Then the chief closes its listening socket and keeps
+the connections, over which both sides send heartbeats. If a worker is killed, its connection closes. A stopped or
+hanging worker is silent, which collectives would notice only after minutes, if ever. The chief hears all workers and
+tells them which one was lost, so that all report the same worker.
 """
 
 import os
@@ -22,7 +22,7 @@ MOST_ELSEWHERE = 8  # workers whose activities the chief reports
 
 
 class Heartbeat:
-    """Watches this worker's connections: the chief's to all workers, a worker's to the chief."""
+    """Watches this process's heartbeat connections: the chief has one to each worker, a worker one to the chief."""
 
     def __init__(self, cluster: Cluster, channels: Mapping[int, Channel]):
         self.cluster = cluster
@@ -36,7 +36,7 @@ class Heartbeat:
 
     @classmethod
     def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Heartbeat":
-        """Waits at most `deadline` seconds for all; they must know the token and have the same cluster and `about`."""
+        """Waits up to `deadline` seconds for all workers, which must have the same token, cluster and `about`."""
         if cluster.size == 1:
             return cls(cluster, {})
         hello = {
@@ -49,19 +49,19 @@ class Heartbeat:
         return cls(cluster, (gather if cluster.is_chief else join)(cluster, cleaned(hello), token, deadline))
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Starts to send and expect heartbeats; calls `on_lost` once, in its thread, with a sentence."""
+        """Starts a thread that sends and expects heartbeats; it calls `on_lost` with a sentence if a worker is lost."""
         if not self._channels or self._leaving.is_set():
             return
         self._quiet.clear()
         threading.Thread(target=self._watch, args=(timeout, on_lost), daemon=True, name="watch of peers").start()
 
     def wait_for_word(self, seconds: float) -> str | None:
-        """Returns who was lost, as soon as it is known; `None` if no worker is after `seconds`."""
+        """Waits until a worker is lost, at most `seconds`; returns a sentence that names the worker, or None."""
         self._known.wait(seconds)
         return self.lost
 
     def leave(self, reason: str | None = None) -> None:
-        """Says goodbye, so that the closed connection doesn't count as a loss; with a reason, it does."""
+        """Says goodbye and closes the connections. If `reason` isn't None, the others count this worker as lost."""
         with self._lock:
             if self._leaving.is_set():
                 return
@@ -71,23 +71,23 @@ class Heartbeat:
         self._channels.clear()
 
     def show(self, doing: Callable[[], str]) -> None:
-        """Reports to the others, from now on, this worker's current activity, `doing`."""
+        """Sets the function that returns this worker's current activity, which heartbeats report to the others."""
         self._doing = doing
 
     def elsewhere(self, doing: str) -> dict[str, str]:
-        """Returns, by name, the workers whose activity differs from `doing`."""
+        """Returns `{worker's name: activity}` for the workers whose last reported activity differs from `doing`."""
         others = sorted(self._doings.copy().items())
         return {self.cluster.name(index): text for index, text in others if text not in ("", doing)}
 
     def _told_elsewhere(self) -> list[tuple[int, str]]:
-        """Returns the workers whose activity differs from the chief's; only the chief hears all."""
+        """Returns, in the chief, `(index, activity)` of workers whose activity differs from the chief's; else []."""
         if not self.cluster.is_chief:
             return []
         found = [(index, text) for index, text in sorted(self._doings.items()) if text != self._doing()]
         return found[:MOST_ELSEWHERE]
 
     def _watch(self, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Sends heartbeats, in the watching thread, and checks those of others."""
+        """Sends heartbeats and checks those of other workers, in a separate thread."""
         pause, beat = min(0.2, timeout / 8), min(HEARTBEAT_SECONDS, timeout / 4)
         looked = time.monotonic()
         heard, shown = dict.fromkeys(self._channels, looked), looked - beat
@@ -110,7 +110,7 @@ class Heartbeat:
             on_lost(self.lost)
 
     def _read(self) -> Iterator[int]:
-        """Reads messages, and yields the workers that sent any."""
+        """Reads and handles messages; yields the index of each message's sender."""
         for index, channel in list(self._channels.items()):
             channel.flush()
             for message in channel.messages():
@@ -131,7 +131,7 @@ class Heartbeat:
                 self._lose(index, "was killed or its machine is gone: its connection closed")
 
     def _lose(self, index: int, how: str) -> None:
-        """Ends the run. Only the first loss counts, for all workers."""
+        """Records that worker `index` was lost, and tells the others; later losses are ignored."""
         if self.lost is not None:
             return
         self.lost = f"{self.cluster.name(index)} {how}"
@@ -145,7 +145,7 @@ class Heartbeat:
 
 
 def _is_doing(pair: object, workers: int) -> bool:
-    """Says whether this is a worker's number and activity, since another end may send anything."""
+    """Says whether `pair` is a list of a worker's index and an activity, since a peer may send anything."""
     match pair:
         case [int(index), str()]:
             return 0 <= index < workers
@@ -156,13 +156,13 @@ SILENT_SECONDS = 60.0  # until the other end counts as hanging: TensorFlow may h
 
 
 class LineLostError(Exception):
-    """The way in which the other end was lost."""
+    """Says how the process at the other end was lost."""
 
 
 def heard(channel: Channel, *, patience: Callable[[], float]) -> Iterator[Mapping[str, Any]]:
-    """Yields the other end's messages without end, and `{}` between two looks; sends heartbeats all the while.
+    """Yields the other end's messages, and `{}` after each check for messages; meanwhile sends heartbeats.
 
-    Raises `LineLostError` if the connection closes, or nothing has come for `patience()` seconds.
+    Raises a `LineLostError` if the connection closes, or if no message has come for `patience()` seconds.
     """
     looked = last = time.monotonic()
     shown = looked - HEARTBEAT_SECONDS

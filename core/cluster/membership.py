@@ -22,7 +22,7 @@ REPORT_SECONDS = 15.0  # that TensorFlow has to report a lost peer by itself
 
 
 class Watch(Protocol):
-    """Knows which peers are alive."""
+    """The interface of `Heartbeat` and `Crew`, which detect lost peers."""
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None: ...
     def wait_for_word(self, seconds: float) -> str | None: ...
@@ -30,7 +30,7 @@ class Watch(Protocol):
 
 
 class Membership:
-    """This process's identity among its peers; ends the process when one of them is lost."""
+    """This process's place in its cluster; ends the process if a peer is lost."""
 
     def __init__(self, cluster: Cluster, heartbeat: Watch):
         self.cluster, self.heartbeat = cluster, heartbeat
@@ -39,27 +39,27 @@ class Membership:
         self._ended = threading.Event()
 
     def watch(self, *, timeout: float) -> None:
-        """Ends this process, from now on, if a peer is silent for `timeout` seconds, and guards its port."""
+        """Starts to end this process if a peer is silent for `timeout` seconds; also guards this process's port."""
         self.timeout = timeout
         self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
         self.guards = fence(self.cluster)
 
     def show(self, doing: Callable[[], str]) -> None:
-        """Reports to the others, from now on, this process's current activity, `doing`."""
+        """Sets the function that returns this process's current activity, which heartbeats report to the others."""
         if isinstance(self.heartbeat, Heartbeat):  # with parameter servers, no worker waits for another's step
             self.heartbeat.show(doing)
 
     def elsewhere(self, doing: str) -> dict[str, str]:
-        """Returns, by name, the activities of the other workers that differ from `doing`."""
+        """Returns `{worker's name: activity}` for the workers whose last reported activity differs from `doing`."""
         return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
 
     def leave(self, reason: str | None = None) -> None:
-        """Says goodbye, with a reason unless the work is done."""
+        """Tells the peers that this process leaves; give a `reason` unless its work is done."""
         self._ended.set()
         self.heartbeat.leave(reason)
 
     def _on_lost(self, sentence: str) -> None:
-        """Ends the process, in the watching thread: a collective with a lost peer may hang and ignore signals."""
+        """Ends the process from the watching thread: a collective with a lost peer may hang and ignore signals."""
         if self._ended.wait(REPORT_SECONDS):
             return
         error = PeerLostError(f"{sentence}. {RESTART}")
@@ -78,7 +78,7 @@ _facts: dict[str, str] = {}
 
 
 def joined() -> Membership | None:
-    """Returns this process's membership, if it belongs to a cluster."""
+    """Returns this process's `Membership`, or None if it has joined no cluster."""
     return _joined
 
 
@@ -88,12 +88,12 @@ def is_chief() -> bool:
 
 
 def must_agree(**facts: str) -> None:
-    """Adds facts that the workers compare at the rendezvous, besides their configuration and packages."""
+    """Adds facts that workers compare at the rendezvous, in addition to their configuration and packages."""
     _facts.update(facts)
 
 
 def join(*, deadline: float) -> Membership:
-    """Meets the other workers, which must have the same configuration."""
+    """Waits up to `deadline` seconds for the other workers, which must have the same configuration and packages."""
     import gin  # here, because a launcher needs neither gin nor TensorFlow, which gin imports
 
     from core.checkpoint.versions import versions
@@ -114,7 +114,7 @@ def join(*, deadline: float) -> Membership:
 
 
 def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
-    """Makes this process part of a cluster, after the rendezvous with the run's token."""
+    """Makes this process a member of `cluster`; `meet(token)` runs the rendezvous."""
     global _joined
     if _joined is not None:
         raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
@@ -132,7 +132,7 @@ def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
 
 @contextlib.contextmanager
 def naming_lost_peers() -> Iterator[None]:
-    """Replaces an error of TensorFlow that a lost peer caused with one that names the peer."""
+    """Within its context, an error of TensorFlow caused by a lost peer becomes a `PeerLostError` naming the peer."""
     import tensorflow as tf
 
     try:

@@ -1,6 +1,6 @@
-"""Other users of this machine, who can reach a worker's port: opening it next to them needs consent.
+"""Detects other users of this machine, who could reach a worker's port, and asks for consent to open the port.
 
-TensorFlow's server checks no secret, and the kernel's socket filters don't see users. A firewall by user needs root.
+TensorFlow's server checks no secret, and socket filters can't tell users apart. A firewall that can needs root.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _NO_LOGIN = ("nologin", "false")  # ends of the shells of service accounts
 
 
 def people_here() -> list[str]:
-    """Names the other people with processes on this machine, as far as this process can see."""
+    """Returns the account names of other people with processes on this machine, as far as this process can see."""
     found = list[str]()
     for uid in sorted(_users() - {0, os.getuid(), os.geteuid()}):
         with contextlib.suppress(KeyError):  # one without a name is in another container
@@ -32,7 +32,7 @@ def people_here() -> list[str]:
 
 
 def _users() -> set[int]:
-    """Returns the owners of all visible processes, containers included."""
+    """Returns the user ids of the owners of all visible processes, also of those in containers."""
     found = set[int]()
     with contextlib.suppress(OSError):
         for process in Path("/proc").iterdir():
@@ -43,7 +43,7 @@ def _users() -> set[int]:
 
 
 def refuse_people(what: str, remedy: str) -> None:
-    """Raises if other people are on this machine, who could reach `what`."""
+    """Raises a `ConfigurationError` if other people have processes on this machine, who could reach `what`."""
     if people := people_here():
         raise ConfigurationError(
             f"{what} would be open to other users of this machine ({', '.join(people[:3])} at work now), and {OWNED}. "
@@ -52,7 +52,7 @@ def refuse_people(what: str, remedy: str) -> None:
 
 
 def check_consent(environment: Mapping[str, str] | None = None) -> None:
-    """Raises in a worker if other people are on this machine, unless its environment permits that."""
+    """Raises if other people have processes on this machine, unless `environment` sets `TAPELOOP_OPEN_PORTS`."""
     if (os.environ if environment is None else environment).get(OPEN_PORTS, "") in ("", "0"):
         refuse_people(
             "this worker's port",

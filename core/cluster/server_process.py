@@ -1,7 +1,8 @@
-"""The chief's counterpart in a server process: it waits for the chief, reports its server, and stays until dismissed.
+"""A server process's link to the chief: waits for the chief, reports that the server is up, and waits for the end.
 
-TensorFlow's server notices neither that its chief has finished nor that it was killed. So the chief connects to each
-server's port before the server opens it, and keeps the connection. A message on it or its end ends the server process.
+TensorFlow's server notices neither that the chief has finished nor that it was killed. So the chief connects to each
+server's port before TensorFlow opens the port, and keeps the connection. A message there, or a closed connection, ends
+the server process.
 """
 
 import contextlib
@@ -25,14 +26,14 @@ AGAIN = (
 
 
 class Duty:
-    """The connection of a server process to the chief."""
+    """A server process's connection to the chief."""
 
     def __init__(self, cluster: ServedCluster, channel: Channel):
         self._cluster, self._channel = cluster, channel
 
     @classmethod
     def awaited(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Duty":
-        """Waits at most `deadline` seconds for the chief, which must know the token and have the same `about`."""
+        """Waits up to `deadline` seconds for the chief, which must have the same token, cluster and `about`."""
         own = {"workers": list(cluster.workers), "about": dict(about)}
         until = time.monotonic() + deadline
         with contextlib.closing(Guests(_listening(cluster), own, token)) as guests:
@@ -49,13 +50,13 @@ class Duty:
         return cls(cluster, channel)
 
     def begin(self) -> None:
-        """Tells the chief that the server is up."""
+        """Tells the chief that this process's TensorFlow server is up."""
         self._channel.send({"go": True})
 
     def stay(self, *, told_to_stop: Callable[[], bool], timeout: float = SILENT_SECONDS) -> bool:
-        """Returns once the chief dismisses this process: true at the end of the run, false if it was asked to stop.
+        """Waits for the chief's permission to end; returns true at the end of the run, false after `told_to_stop()`.
 
-        A process that is asked to stop asks the chief first, so that it doesn't leave during a step. Raises
+        If `told_to_stop()` is true, this process asks the chief first, so that it doesn't leave during a step. Raises a
         `PeerLostError` if the chief is gone, or silent for `timeout` seconds.
         """
         asked = False
@@ -74,7 +75,7 @@ class Duty:
         raise AssertionError("a line ends by an error")
 
     def _linger(self) -> None:
-        """Waits a moment for the end of the chief's process, which still releases its resources here."""
+        """Waits up to 5 seconds for the chief's process to end, which still releases its resources on this server."""
         self._channel.shutdown_write()
         until = time.monotonic() + ANSWER_SECONDS
         while not self._channel.closed and time.monotonic() < until:
@@ -83,7 +84,7 @@ class Duty:
                 pass
 
     def close(self) -> None:
-        """Closes the connection, as the end of the process does too: then the chief knows that it is gone."""
+        """Closes the connection, which tells the chief that this process is gone."""
         self._channel.close()
 
 
@@ -99,7 +100,7 @@ def _listening(cluster: ServedCluster) -> list[Any]:
 
 
 def _difference(cluster: ServedCluster, own: Mapping[str, Any], chiefs: Mapping[str, Any]) -> str:
-    """Returns why the chief's run can't be this process's; empty if it can."""
+    """Returns a text on differences between the chief's and this process's cluster or packages; "" if none."""
     me = cluster.name(cluster.index)
     if chiefs["workers"] != own["workers"]:
         return (

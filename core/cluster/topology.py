@@ -40,7 +40,7 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Says whether this is the worker that writes."""
+        """Says whether this process writes checkpoints, metrics and results."""
         return self.index == 0
 
     @property
@@ -57,13 +57,13 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class ServedCluster(Cluster):
-    """A cluster with parameter servers (`ps`), which store the variables; its chief schedules steps on its workers."""
+    """A cluster with parameter servers (`ps`), which store the variables; the chief schedules steps on workers."""
 
     jobs: tuple[str, ...]  # of each address
 
     @property
     def size(self) -> int:
-        """Returns 1: the others follow the chief, so none takes a step in parallel with it."""
+        """Returns 1: for strategies, the chief counts as the only process, since workers run the steps it schedules."""
         return 1
 
     @property
@@ -72,7 +72,7 @@ class ServedCluster(Cluster):
 
     @property
     def place(self) -> int:
-        """Returns the index of this process in its job."""
+        """Returns this process's index among the processes of its job, such as 1 for the second `ps`."""
         return self.index - self.jobs.index(self.job)
 
     def name(self, index: int) -> str:
@@ -86,7 +86,7 @@ class ServedCluster(Cluster):
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cluster | None:
-    """Returns the cluster that this process was started in; `None` for a single process."""
+    """Returns the cluster of this process, from `TF_CONFIG` or Slurm's variables; None for a single process."""
     environment = os.environ if environment is None else environment
     if environment.get("TF_CONFIG"):
         return _from_tf_config(environment["TF_CONFIG"])
@@ -135,7 +135,7 @@ def _from_tf_config(text: str) -> Cluster:
 
 
 def _index(task: Mapping[str, Any], lists: Mapping[str, list[str]]) -> int:
-    """Returns the index among all processes, from the index in a job."""
+    """Returns a process's index among all processes, from its job and its index there (`TF_CONFIG.task`)."""
     job, index = task.get("type", _MISSING), task.get("index", _MISSING)
     if isinstance(job, str) and job in _ELSEWHERE:
         raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
@@ -233,7 +233,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 @contextlib.contextmanager
 def _as_of_process(environment: Mapping[str, str]) -> Iterator[None]:
-    """Sets the process's environment to this one temporarily: the resolver reads no other."""
+    """Within its context, `os.environ` has Slurm's variables of `environment`, as the resolver reads only these."""
     slurm = [name for name in {*os.environ, *environment} if name.startswith("SLURM")]
     before = {name: os.environ.get(name) for name in slurm}
     try:

@@ -1,4 +1,4 @@
-"""Strategies whose replicas don't hold whole, synchronous copies: meshes, parameter servers, local steps.
+"""Strategies other than synchronous replicas that hold whole copies: meshes, parameter servers, local steps.
 
-Each has a folder, which registers its backend. A custom strategy needs only one such file.
+Each strategy has a folder, which registers the strategy's `Backend`. A custom strategy needs only one such file.
 """

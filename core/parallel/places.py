@@ -1,4 +1,4 @@
-"""Checks for one-device placements, for strategies that don't support them."""
+"""Checks for phases and networks placed on one device, for strategies that don't support this."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from core.task import ONE_DEVICE, Compute, Placement, Task
 
 
 def check_places(task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str], instead: str) -> None:
-    """Raises if an experiment or a task places something on one device; `instead` says what to do."""
+    """Raises if an experiment or a task places phases or networks; `instead` ends the error's text."""
     if placements:
         raise ConfigurationError(f"`Experiment.placements` places {listed(placements)}. {instead}")
     if one_device:

@@ -1,4 +1,4 @@
-"""The backend of local steps, on a strategy of replicas."""
+"""The backend of local steps, for any strategy whose replicas hold whole copies of the variables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ class LocalSteps(Backend):
         self.round_steps, self.outer = round_steps, outer
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises for policies that skip steps, which other replicas learn of only at the end of a round."""
+        """Raises for policies that skip steps: other replicas learn of a bad step only at the end of a round."""
         for name in skipping:
             raise ConfigurationError(
                 f"{name} is for steps that all replicas agree on, but with `Trainer.local_steps` a replica "
@@ -36,13 +36,13 @@ class LocalSteps(Backend):
             )
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes the exchange, which is closed within a round."""
+        """Makes the exchange, which sends nothing within a round."""
         return LocalExchange(self.strategy, reduce_in=reduce_in)
 
     def rounds(self, train_step: TrainStep, assembly: Assembly) -> Any:
-        """Makes the object that takes whole rounds."""
+        """Makes the object that runs a chunk's steps in whole rounds."""
         return Rounds(train_step, assembly, local_steps=self.round_steps, outer=self.outer)
 
     def check(self, assembly: Assembly, *, global_batch_size: int) -> None:
-        """Raises for tasks that can't be trained with local steps."""
+        """Raises a `ConfigurationError` for a task that can't be trained with local steps."""
         check_local_steps(assembly, global_batch_size=global_batch_size, outer=self.outer)

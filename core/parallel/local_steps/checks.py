@@ -10,9 +10,9 @@ _OR = "or leave `Trainer.local_steps` out."
 
 
 def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
-    """Raises for a mesh, for servers, and for anything that one of several replicas can't compute alone.
+    """Raises for a mesh, for parameter servers, and for phases that a replica can't compute from its own rows.
 
-    Also raises for an `outer` optimizer, or a phase's optimizer next to it, that would lose track of the weights.
+    Also raises if the `outer` optimizer, or a phase's optimizer, doesn't work with an outer optimizer.
     """
     assembly.backend.check_local_steps()
     if outer:
@@ -53,7 +53,7 @@ def _check_phase(phase: Phase, global_batch_size: int) -> None:
 
 
 def _check_looks_at_no_loss(outer: Transform) -> None:
-    """Raises for an outer optimizer that reads the loss, which synchronization doesn't have."""
+    """Raises if the `outer` optimizer reads the loss, since none exists when replicas synchronize."""
     if any(part.name == "reduce_on_plateau" for part in outer.parts or (outer,)):
         raise ConfigurationError(
             "`Trainer.outer` has `reduce_on_plateau`, which reads the loss, but a synchronization has none: chain it "
@@ -62,7 +62,7 @@ def _check_looks_at_no_loss(outer: Transform) -> None:
 
 
 def _check_copies(assembly: Assembly, outer: Transform) -> None:
-    """Raises for copies of the weights that nothing would read, or that would undo the outer optimizer's update."""
+    """Raises for optimizers with copies of weights: `outer`'s aren't read, a phase's would undo `outer`'s update."""
     unread = [part.name for part in outer.parts or (outer,) if part.shadow]
     if unread:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The exchange of local steps: closed within a round, when each replica trains alone, and open at its end."""
+"""The exchange of local steps: sends nothing within a round, and sums over the replicas at the round's end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ ROUND = "round"  # in the ledger, stands for the phases of all its steps
 
 
 class LocalExchange(Exchange):
-    """The exchange while a replica takes whole steps alone, in replica context."""
+    """The exchange for one replica, in replica context, which runs whole steps without the other replicas."""
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` here: this is one replica already."""
+        """Calls `fn` once, since the caller is in replica context already."""
         return fn(*args)
 
     def first(self, values: Any) -> Any:
@@ -22,15 +22,15 @@ class LocalExchange(Exchange):
         return values
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
-        """Returns the replica's part times the number of replicas, an estimate of the sum without communication."""
+        """Estimates the sum over replicas without communication: multiplies `values` by the number of replicas."""
         return values if self.replicas == 1 else tf.nest.map_structure(self._times_replicas, values)
 
     def round(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica, in cross-replica context; returns its result, equal on all, once."""
+        """Calls `fn` on every replica, in cross-replica context; returns one result, as all are equal."""
         return super().first(super().run(fn, *args))
 
     def mean(self, values: Any, *, what: str) -> Any:
-        """Returns the means of a nest over the replicas, in replica context, in one sum; integers are rounded down."""
+        """Returns a nest's means over the replicas, in replica context, with one sum; rounds integers down."""
         summed = super().sum(values, phase=ROUND, what=what)
         if self.replicas == 1:
             return summed

@@ -1,4 +1,4 @@
-"""Averages replicas after local steps, and applies the outer optimizer."""
+"""At the end of each round of local steps, averages the replicas and applies the outer optimizer."""
 
 import functools
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ Tensors = Mapping[str, tf.Tensor]
 class Meeting:
     """The synchronization at a round's end, in replica context: averages weights and optimizer slots over replicas.
 
-    With an `outer` optimizer, the difference from the mean to the weights at the round's start is its gradient, and its
-    step starts there (DiLoCo: Douillard et al., 2023). A checkpoint needs no separate copy of a round's start, because
-    it is saved between rounds, when that is the weights themselves.
+    An `outer` optimizer updates the weights of the round's start; its gradient is these weights minus their mean at the
+    round's end (DiLoCo: Douillard et al., 2023). A checkpoint is saved between rounds, when the weights of the round's
+    start are the current weights, so it needs no separate copy.
     """
 
     def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None):
@@ -48,13 +48,13 @@ class Meeting:
         return {f"outer/{path}": v for path, v in self.outer.variables.items()} if self.outer else {}
 
     def begin(self) -> tuple[Tensors, Tensors]:
-        """Returns the state at a round's start: the weights, and the variables that aren't averaged by value."""
+        """Returns the state at a round's start: the weights, and the variables whose changes will be averaged."""
         return _read(self.weights), _read(self.others)
 
     def end(self, before: tuple[Tensors, Tensors], struck: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any]:
         """Averages the replicas' states in one collective; returns the means of `struck` and `sums`.
 
-        If any of `struck` isn't zero, some replica's step wasn't finite: all restore the weights from before.
+        `struck` is nonzero if a replica's step wasn't finite; then all replicas restore the weights in `before`.
         """
         weights, others = before
         changes = {path: _wide(v.read_value() - others[path]) for path, v in self.others.items()}
@@ -80,7 +80,7 @@ def _read(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
 
 
 def _wide(x: tf.Tensor) -> tf.Tensor:
-    """Returns a number in its dtype for sending: at least as wide as float32, also for counts of steps."""
+    """Returns `x` in the dtype for sending: float64 stays, all others (also integers) become float32."""
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
 
 

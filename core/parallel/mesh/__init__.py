@@ -1,4 +1,4 @@
-"""Meshes: one logical replica whose variables and rows are sharded over devices by DTensor."""
+"""Meshes: DTensor shards the variables and rows of one logical replica over several devices."""
 
 from core.parallel.mesh.backend import MeshBackend
 from core.parallel.mesh.plan import MeshPlan, mesh

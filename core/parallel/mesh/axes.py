@@ -10,19 +10,19 @@ from core.task import Task
 
 
 def axes_of_task(plan: MeshPlan, task: Task) -> AxesByPath:
-    """Returns the axes of each variable of the task."""
+    """Returns `{path: (variable, axes)}` for the task's variables, with axes such as `("model", "-")`."""
     variables = named_variables(task)
     return {path: (variable, plan.layouts.of(path, variable.shape)) for path, variable in variables.items()}
 
 
 def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
-    """Returns the axes of the optimizer's variables; a slot of another shape than its parameter is whole."""
+    """Returns `{path: (slot, axes)}` for the slots with the shape of their parameter; other slots stay whole."""
     slots = slots_of_shape(task, optimizer).items()
     return {own: (slot, plan.slots.of(path, slot.shape)) for own, (path, slot) in slots}
 
 
 def slots_of_shape(task: Task, optimizer: Optimizer) -> dict[str, tuple[str, tf.Variable]]:
-    """Returns the slots with the shape of their parameter, by their paths, with the parameter's path in the task."""
+    """Returns `{path of slot: (path of parameter, slot)}` for the slots with the shape of their parameter."""
     paths = {id(variable): path for path, variable in named_variables(task).items()}
     return {
         f"{name}/{path}": (paths[id(parameter)], slot)

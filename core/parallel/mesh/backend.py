@@ -1,4 +1,4 @@
-"""The backend of a mesh."""
+"""The backend of `MeshStrategy`."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @register(MeshStrategy, plan=MeshPlan)
 class MeshBackend(Backend):
-    """The backend of a mesh, which is one replica."""
+    """The backend of a mesh of devices, which together are one replica."""
 
     strategy: MeshStrategy
     how = "on a mesh"
@@ -41,13 +41,13 @@ class MeshBackend(Backend):
     reads_are_local = False
 
     def __str__(self) -> str:
-        """Counts the devices along each axis."""
+        """Returns the number of devices along each axis as text, such as "a mesh of 2x4 devices"."""
         return f"a mesh of {self.strategy.plan} devices"
 
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
-        """Returns the task, with its variables and its modules' outputs in their layouts."""
+        """Returns the task that `make()` makes, with its variables and its modules' outputs in the plan's layouts."""
 
         def axes_in(task: Any) -> AxesByPath:
             check_on_mesh(self.strategy.plan, task, placements=placements, one_device=one_device)
@@ -59,19 +59,19 @@ class MeshBackend(Backend):
         return task
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer, with slots in the layouts of their parameters or in their own."""
+        """Returns the optimizer that `make()` makes, with each slot in its parameter's layout or a separate one."""
         return made_in_layout(make, self.strategy, functools.partial(axes_of_slots, task, self.strategy.plan))
 
     def make_whole(self, make: Callable[[], T]) -> T:
-        """Returns what `make()` makes, whole on each device."""
+        """Returns the result of `make()`, with each variable whole on each device."""
         return made(make, lambda: self.strategy.scope(empty=asked_for_shapes()))
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns the mesh's own scope: variables stored once are whole on each device."""
+        """Returns the mesh's default scope: a variable that replicas would share is whole on each device."""
         return self.strategy.scope()
 
     def bytes_per_device(self, variable: tf.Variable) -> int:
-        """Returns the bytes of a device's shard."""
+        """Returns the number of bytes of one device's shard of `variable`."""
         return self.strategy.bytes_a_device(variable)
 
     @property
@@ -80,12 +80,12 @@ class MeshBackend(Backend):
         return list(self.strategy.mesh.local_devices())
 
     def place_of(self, variable: tf.Variable) -> str:
-        """Says along which axes a variable is sharded."""
+        """Returns, as text, the axes along which `variable` is sharded."""
         axes = ",".join(self.strategy.axes_of(variable))
         return f"mesh: {axes}" if axes.strip("-,") else "every device"
 
     def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
-        """Says how many bytes of variables each device holds."""
+        """Returns a sentence on the bytes of `variables` that each device holds."""
         found = dict.fromkeys(("task", "optimizer"), 0)
         for path, variable in variables.items():
             found[path.split("/")[0]] += self.bytes_per_device(variable)
@@ -101,7 +101,7 @@ class MeshBackend(Backend):
         self.strategy.plan.check_slots({path for found in slots for path, _ in found})
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises for a batch whose microbatches can't be split evenly over the rows of devices."""
+        """Raises if the `rows` of each microbatch can't be split evenly along the mesh's batch axis."""
         self.strategy.plan.check_rows(rows, microbatches, what=what)
 
     def check_local_steps(self) -> None:
@@ -112,32 +112,32 @@ class MeshBackend(Backend):
         )
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns the value, the same on all devices."""
+        """Returns a host's value as a value of the mesh, whole on each device."""
         return self.strategy.handed(value)
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Returns the value that was passed as `handed`."""
+        """Converts, in a traced function, an argument that `handed` made back to `dtype`."""
         return tf.cast(value, dtype)
 
     def by_rows(self, value: Any, axis: int) -> Any:
-        """Returns the value sharded by its rows, its axis `axis`, over the mesh's batch."""
+        """Returns `value` with its rows, axis `axis`, sharded along the mesh's batch axis."""
         rows, parts, whole = value.shape[axis], self.strategy.plan.sizes[BATCH], self.strategy.whole
         assert rows % parts == 0, f"{parts} rows of devices can't share {rows}: `MeshPlan.check_rows` was to say so."
         axes = (*whole(value.shape[:axis]), BATCH, *whole(value.shape[axis + 1 :]))
         return dtensor.relayout(value, layout(self.strategy.mesh, axes))
 
     def around_loop(self) -> AbstractContextManager[Any]:
-        """Returns a scope with unique names for loops, since DTensor's are global to the process."""
+        """Returns a scope that gives loops unique names, since DTensor's names are global to the process."""
         return self.strategy.names()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns a callable for the function, or raises for operations that DTensor computes wrongly or crashes on."""
+        """Returns a callable for `function`; raises for operations that DTensor computes wrongly or crashes on."""
         return MeshProgram(function, self.strategy, ledger)
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a check of each device's shard against those of devices with the same one."""
+        """Returns a function that raises a `DriftError` if devices that hold the same shard of a variable differ."""
         return device_drift_check(self.strategy, variables)
 
     def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns a function that sums a value over processes."""
+        """Returns a function that sums a value over all processes."""
         return self.strategy.sum_of_processes

@@ -1,7 +1,7 @@
 """Lists the collectives of a function on a mesh: their axes, bytes and operations.
 
-DTensor inserts them after tracing, where layouts need them. They are read from the graphs of a first run, through a
-private interface of TensorFlow.
+DTensor inserts collectives after tracing, wherever layouts need them. This module reads them from the graphs of the
+function's first run, through a private interface of TensorFlow.
 """
 
 import math
@@ -21,7 +21,7 @@ _KIND = "Collective"
 
 
 def collectives_of(first_run: Callable[[], Any], mesh: dtensor.Mesh) -> tuple[Any, list[Collective]]:
-    """Returns the result of `first_run()`, and the collectives of one device; later runs compile nothing."""
+    """Returns the result of `first_run()`, which compiles a function, and the function's collectives on one device."""
     eager = context.context()
     eager.enable_graph_collection()
     try:
@@ -54,13 +54,13 @@ def _collective(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> Co
 
 
 def _operation(name: str) -> str:
-    """Returns the name of the operation that a collective is for; for a merged one, of the first."""
+    """Returns the operation that the collective `name` serves; if DTensor merged several, the first."""
     name = name.removeprefix("tf.StatefulPartitionedCall/").split("/DTensor")[0]
     return re.sub(r"mesh_\d+/|(_\d{6,}_\d+)$", "", name)
 
 
 def _axis(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> str:
-    """Returns the axes of a collective's group, whose key is looked up in a table by device."""
+    """Returns the mesh axes over which a collective communicates, such as "batch+model"; "?" if unknown."""
     name = node.input[2]
     while name in by_name and by_name[name].op != "Const":
         name = by_name[name].input[0].split(":")[0] if by_name[name].input else ""

@@ -11,9 +11,9 @@ from core.parallel.mesh.strategy import MeshStrategy
 
 
 def device_drift_check(strategy: MeshStrategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """Returns a function that raises a `DriftError` naming the variables and the devices that differ.
+    """Returns a function that raises a `DriftError`, with the variables and devices that differ, if any do.
 
-    Devices exchange nothing for it; processes exchange only the fingerprints.
+    The check sends nothing between devices of a process; processes exchange only fingerprints.
     """
     alike = {path: strategy.first_alike(v) for path, v in variables.items()}
     alike = {path: first for path, first in alike.items() if len(set(first)) < len(first)}  # the others have no copy

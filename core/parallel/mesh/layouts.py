@@ -1,11 +1,11 @@
-"""Layouts of variables on a mesh, by patterns of their paths, without TensorFlow and devices.
+"""Finds the layouts of variables on a mesh by patterns of the variables' paths; needs no TensorFlow or devices.
 
 >>> layouts = Layouts([("*/out/w", "model,-"), ("*/w", "...,model")], {"batch": 1, "model": 2})
 >>> layouts.of("net/out/w", [8, 6]), layouts.local_shape("net/up/w", [8, 6]), layouts.of("net/scale", [8])
 (('model', '-'), (8, 3), ('-',))
 
-A layout has a mesh axis for each dimension, or "-" if that isn't sharded; "..." stands for "-" in all remaining
-dimensions, so that one pattern serves a matrix and its bias.
+A layout has an entry for each dimension of a variable: a mesh axis, or "-" if the dimension isn't sharded. "..."
+stands for "-" in all remaining dimensions, so that one pattern serves a matrix and its bias.
 """
 
 import math
@@ -20,9 +20,9 @@ _REST = "..."
 
 
 class Layouts:
-    """The sharded dimensions of variables, and their axes in a mesh of these `sizes`.
+    """Maps paths of variables to layouts on a mesh with the axes `sizes`, such as `{"batch": 2, "model": 4}`.
 
-    The first of the `patterns` that matches a path counts; variables without a match are whole on every device.
+    The first pattern that matches a variable's path gives its layout; without a match, it is whole on every device.
     """
 
     def __init__(self, patterns: Sequence[tuple[str, str]], sizes: Mapping[str, int], *, binding: str = "mesh.layouts"):
@@ -30,43 +30,43 @@ class Layouts:
         self.patterns = [(pattern, self._axes(pattern, layout)) for pattern, layout in self._pairs(patterns)]
 
     def before(self, others: "Layouts") -> "Layouts":
-        """Returns layouts with the patterns of `others` after these."""
+        """Returns layouts with the patterns of `self` first, followed by those of `others`."""
         joined = Layouts([], self.sizes, binding=self.binding)
         joined.patterns = [*self.patterns, *others.patterns]
         return joined
 
     def pattern_of(self, path: str) -> str | None:
-        """Returns the first pattern that matches this path, which is the one that counts."""
+        """Returns the first pattern that matches `path`, which gives its layout; None if none matches."""
         return next((pattern for pattern, _ in self.patterns if fnmatchcase(path, pattern)), None)
 
     def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
-        """Returns a mesh axis, or "-", for each dimension."""
+        """Returns the layout of the variable at `path`, such as `("model", "-")`."""
         for pattern, axes in self.patterns:
             if fnmatchcase(path, pattern):
                 return self._fitted(pattern, axes, path, shape)
         return (WHOLE,) * len(shape)
 
     def local_shape(self, path: str, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of each device's shard."""
+        """Returns the shape of each device's shard of a variable of `shape`."""
         return tuple(
             size if axis == WHOLE else size // self.sizes[axis]
             for axis, size in zip(self.of(path, shape), shape, strict=True)
         )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises for patterns without a match among the variables of these `shapes`, and for axes that don't divide."""
+        """Raises for patterns that no path in `shapes` needs, and for axes that don't divide a dimension."""
         self.check_used(shapes, "variable")
         self.check_divide(shapes)
 
     def check_used(self, paths: Collection[str], what: str) -> None:
-        """Raises for patterns that are the first match of none of the `paths`; `what` says what the paths name."""
+        """Raises if a pattern is the first match of none of the `paths`; errors call a path's object `what`."""
         first = {self.pattern_of(path) for path in paths}
         for pattern, _ in self.patterns:
             if pattern not in first:
                 raise ConfigurationError(self._without_effect(pattern, list(paths), what))
 
     def check_divide(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises for axes that don't divide the dimensions that they shard."""
+        """Raises if the size of an axis doesn't divide the dimension of a variable that the axis shards."""
         cut = [(axis, n, path) for path, shape in shapes.items() for axis, n in self._cut(path, shape)]
         for axis, n, path in cut:
             if n % self.sizes[axis]:
@@ -133,6 +133,6 @@ class Layouts:
 
 
 def _divisors(number: int) -> str:
-    """Returns the first divisors of a number, for an error's sentence."""
+    """Returns up to 12 divisors of a number as text, for an error."""
     found = [n for n in range(1, min(number, 1024) + 1) if number % n == 0]
     return listed(map(str, found), most=12, quote="")

@@ -1,4 +1,4 @@
-"""The plan of a mesh, as gin files name it: sizes and layouts, without devices, so it may have more than exist."""
+"""The plan of a mesh, as gin files configure it: sizes and layouts without devices, which needn't exist."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -24,16 +24,18 @@ class MeshPlan:
 
     @property
     def slots(self) -> Layouts:
-        """Returns the layouts of slots: those of their parameters, unless a slot pattern matches."""
+        """Returns the layouts of slots by parameter's path: a matching slot pattern, else the parameter's layout."""
         return self.slot_layouts.before(self.layouts)
 
     @property
     def devices(self) -> int:
-        """Counts the devices."""
+        """Returns the number of devices in the mesh."""
         return self.sizes[BATCH] * self.sizes[MODEL]
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises for a batch whose microbatches can't be split evenly over the rows of devices; `what` is its size."""
+        """Raises if the `rows` of each microbatch can't be split evenly along the mesh's batch axis.
+
+        The error calls the number of rows `what`."""
         parts = microbatches * self.sizes[BATCH]
         if rows % parts:
             split = f"{microbatches} microbatches x " if microbatches > 1 else ""
@@ -44,12 +46,12 @@ class MeshPlan:
             )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises for patterns that don't fit the variables of a task, of these shapes."""
+        """Raises for patterns that don't fit a task's variables; `shapes` is `{path: shape}`."""
         self.layouts.check(shapes)
         self.slot_layouts.check(shapes)
 
     def check_slots(self, paths: Collection[str]) -> None:
-        """Raises for unused slot patterns; the parameters of these `paths` have slots of their shape."""
+        """Raises for unused slot patterns; `paths` names the parameters that have slots of their own shape."""
         self.slot_layouts.check_used(paths, "variable that has a slot of its own shape")
 
     def __str__(self) -> str:
@@ -57,7 +59,7 @@ class MeshPlan:
 
 
 class OnMesh(NamedTuple):
-    """The mesh of a variable: layers and optimizers then use operations that a mesh can shard."""
+    """A variable's mesh and axes; layers and optimizers then use operations that DTensor can shard."""
 
     strategy: Any  # None for an estimate, which inspects a step without the mesh
     axes: tuple[str, ...]
@@ -74,10 +76,10 @@ def mesh(
 ) -> MeshPlan:
     """Shards variables along `model` by `layouts` (tensor parallel), and rows along `batch` (data parallel).
 
-    `layouts` are pairs of a pattern of paths and an axis for each dimension: `("*/attention/out/w", "model,-")`. The
-    first match counts; variables without a match are whole on every device. A slot has the layout of its parameter,
-    unless one of `slot_layouts` matches the parameter's path. `output_layouts` give layouts to modules' outputs, by
-    patterns of the modules' paths; other outputs get the layouts that DTensor infers.
+    `layouts` are pairs of a path pattern and an axis for each dimension, such as `("*/attention/out/w", "model,-")`.
+    The first matching pattern counts; a variable without a match is whole on every device. A slot has the layout of
+    its parameter, unless one of `slot_layouts` matches the parameter's path. `output_layouts` are pairs of a pattern
+    of modules' paths and a layout of the modules' outputs; DTensor infers the layouts of other outputs.
     """
     for name, size in ((BATCH, batch), (MODEL, model)):
         if not is_size(size):

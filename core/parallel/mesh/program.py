@@ -1,4 +1,4 @@
-"""A traced function on a mesh: unsafe operations raise, and its first call reads DTensor's collectives."""
+"""A traced function on a mesh: refuses unsafe operations, and logs DTensor's collectives at the first call."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from core.parallel.mesh.unsafe_ops import explained, refuse_unsafe
 
 
 class MeshProgram:
-    """Calls a concrete function; DTensor compiles it at the first call, which also logs its collectives."""
+    """Calls a concrete function. The first call compiles the function, and logs its collectives in `ledger`."""
 
     def __init__(self, function: Any, strategy: MeshStrategy, ledger: Ledger):
         refuse_unsafe(function, strategy.plan.sizes.values())

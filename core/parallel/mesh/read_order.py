@@ -1,9 +1,9 @@
-"""Keeps reads of variables after the writes that they follow, where DTensor could reorder them.
+"""Keeps DTensor from moving the read of a variable ahead of an earlier write to it.
 
-DTensor merges sums over devices that don't depend on each other's values. Operations before a sum are moved before the
-merged one, and those that depend on it after it. A write waits for its gradient, but a read with only a control
-dependency on the write moves ahead, since its value depends on nothing. So a generator would learn from the previous
-step's discriminator.
+DTensor merges sums over devices whose values don't depend on each other. Then operations that a merged sum needs run
+before it, and operations that need the sum run after it. A write waits for a summed gradient. But a later read has only
+a control dependency on the write, so DTensor may run it first. A generator would learn from the previous step's
+discriminator.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _MOST_JOINED = "DTENSOR_ALLREDUCE_COMBINE_OPTIMIZATION_GROUP_SIZE"
 
 @contextlib.contextmanager
 def kept_in_order(function: Any) -> Iterator[None]:
-    """Prevents merged sums in the first run of the concrete `function`, if its results depend on their order."""
+    """Within its context, DTensor compiles `function` without merged sums, if they could change its results."""
     if not any(_hangs_on_order(graph) for graph in graphs_of(function.graph)):
         yield
         return
@@ -36,7 +36,7 @@ def kept_in_order(function: Any) -> Iterator[None]:
 
 
 def _hangs_on_order(graph: Any) -> bool:
-    """Says whether a variable is used after an earlier use that may be delayed, one of them a write."""
+    """Says whether two operations use one variable, one of them writes, and DTensor could reorder them."""
     users: dict[int, list[tuple[tf.Operation, bool]]] = {}  # with whether they write, by the id of a variable's handle
     for op in graph.get_operations():
         if any(value.dtype == tf.resource for value in op.inputs):

@@ -1,7 +1,7 @@
-"""The strategy of a mesh, in place of TensorFlow's: devices that together form one logical replica.
+"""The strategy of a mesh: devices that together form one logical replica. It replaces a `tf.distribute.Strategy`.
 
-TensorFlow's DTensor runs one program on all devices: it is traced as if for one, and then each operation is sharded
-according to the layouts of its inputs. So a step on a mesh is that of one device, except for `MeshBackend`'s layouts.
+TensorFlow's DTensor runs one program on all devices. The program is traced as if for one device; then each operation is
+sharded according to the layouts of its inputs. So a step on a mesh is the same as on one device, except for layouts.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _FEW = 1024  # values; TensorFlow's own limit is lower
 
 
 class MeshStrategy:
-    """Devices in the rows and columns of a plan: GPUs if there are any, unless `virtual` CPUs are requested."""
+    """Devices arranged as `plan` says: GPUs if there are any, or virtual CPUs if there are none or with `virtual`."""
 
     num_replicas_in_sync = 1
 
@@ -40,34 +40,34 @@ class MeshStrategy:
 
     @property
     def extended(self) -> "MeshStrategy":
-        """Returns the part that TensorFlow's strategies keep in a separate object."""
+        """Returns `self`, which also has the attributes of a TensorFlow strategy's `extended`."""
         return self
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Returns the devices of values that are computed once: anywhere on the mesh."""
+        """Returns `("",)`: no device is fixed for values that are computed once."""
         return ("",)
 
     def variable_created_in_scope(self, variable: tf.Variable) -> bool:
-        """Says whether a variable is on this mesh."""
+        """Says whether `variable` was made in this mesh's scope."""
         found = getattr(variable, "on_mesh", None)
         return found is not None and found.strategy is self
 
     def axes_of(self, variable: tf.Variable) -> tuple[str, ...]:
-        """Returns the axes along which one of its variables is sharded, and "-" for whole dimensions."""
+        """Returns the axes of a variable of this mesh, such as `("model", "-")`, with "-" for whole dimensions."""
         axes: tuple[str, ...] = variable.on_mesh.axes
         return axes
 
     def bytes_a_device(self, variable: tf.Variable) -> int:
-        """Returns the bytes of a variable on each device."""
+        """Returns the number of bytes of `variable` on each device."""
         parts = math.prod(self.plan.sizes.get(axis, 1) for axis in self.axes_of(variable))
         return int(variable.dtype.size * math.prod(variable.shape) // parts)
 
     @contextlib.contextmanager
     def scope(self, axes_of: AxesOf | None = None, *, empty: bool = False) -> Iterator[None]:
-        """Makes variables in its context variables of the mesh: whole on each device by default, else by `axes_of`.
+        """Within its context, variables are made on the mesh: sharded by `axes_of(shape)`, or by default whole.
 
-        With `empty`, an outer variable creator makes them, without values.
+        With `empty`, the variables are made by an outer variable creator, without values.
         """
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
@@ -86,40 +86,40 @@ class MeshStrategy:
             yield
 
     def whole(self, shape: Sequence[int]) -> tuple[str, ...]:
-        """Returns the axes of an unsharded value."""
+        """Returns the axes of an unsharded value of `shape`: `("-", "-")` for a matrix."""
         return (WHOLE,) * len(shape)
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
-        """Calls `fn`, for all devices together."""
+        """Calls `fn` once, for all devices together."""
         with pinning(self._pinned), self.names():
             return fn(*args)
 
     def names(self) -> AbstractContextManager[Any]:
-        """Returns a scope of unique names: DTensor calls the bodies of loops by name, in the whole process.
+        """Returns a scope of unique names, since DTensor finds loop bodies by names that are global to the process.
 
-        Two equal names raise an error if TensorFlow has freed a third one in between.
+        With equal names, DTensor may raise an error once TensorFlow has freed a loop body.
         """
         return tf.name_scope(f"mesh_{next(_numbers)}")
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Returns a value as that of the one replica."""
+        """Returns `(value,)`, the values of the one replica."""
         return (value,)
 
     def experimental_distribute_values_from_function(self, value_of: Callable[[Any], Any]) -> Any:
-        """Returns what `value_of` makes for the one replica, in the form of `handed`."""
+        """Returns the result of `value_of` for the one replica, converted by `handed`."""
         return tf.nest.map_structure(self.handed, value_of(tf.distribute.get_replica_context()))
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value of the host, whole on every device, for a traced function that casts it back.
+        """Returns a host's value whole on every device; casts small values, which `MeshBackend.taken` casts back.
 
-        In their own types, DTensor would treat a few numbers as constants, and recompile the function for others, with
-        loop bodies of the same names.
+        DTensor would treat a small value in its own dtype as a constant, and recompile the function for each other
+        value, with loop bodies of the same names.
         """
         carrier = _CARRIERS.get(value.dtype) if value.shape.num_elements() < _FEW else None
         return laid_out(tf.cast(value, carrier) if carrier else value, self.mesh, self.whole(value.shape))
 
     def first_alike(self, variable: tf.Variable) -> list[int]:
-        """Returns for each device the first one (perhaps itself) that holds the same shard of a variable."""
+        """Returns for each device the number of the first device that holds the same shard of `variable`."""
         axes, sizes = self.axes_of(variable), (self.plan.sizes[BATCH], self.plan.sizes[MODEL])
         numbers = np.arange(self.plan.devices).reshape(sizes)
         for i, axis in enumerate((BATCH, MODEL)):
@@ -136,19 +136,19 @@ class MeshStrategy:
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype) for handle in handles]
 
     def rows_of_devices(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns a row for each device of the mesh, from the process that has the device."""
+        """Returns a row for each device of the mesh, from the `rows` of each process's own devices."""
         if len(rows) == self.plan.devices:
             return rows
         before = self.mesh.local_device_ids()[0]
         return self.sum_of_processes(tf.pad(rows, [[before, self.plan.devices - before - len(rows)], [0, 0]]))
 
     def sum_of_processes(self, value: tf.Tensor) -> tf.Tensor:
-        """Sums a value over the processes: all have to call it, outside traced functions."""
+        """Sums a value over all processes, each of which must call this method outside traced functions."""
         value = tf.convert_to_tensor(value)[tf.newaxis, tf.newaxis]
         others = [tf.zeros_like(value)] * (self.mesh.num_local_devices() - 1)
         every = dtensor.pack([value, *others], layout(self.mesh, (BATCH, MODEL, *self.whole(value.shape[2:]))))
         return tf.convert_to_tensor(whole(tf.reduce_sum(every, [0, 1])))
 
     def _pinned(self, value: tf.Tensor) -> tf.Tensor:
-        """Keeps a draw whole: sharded like its reader, each device would draw the first numbers for its shard."""
+        """Keeps random numbers unsharded; otherwise each device would draw the same first numbers for its shard."""
         return dtensor.relayout(value, dtensor.Layout.replicated(self.mesh, value.shape.rank))

@@ -1,6 +1,6 @@
-"""A variable of a mesh: each device stores its shard, and programs see the whole.
+"""A variable of a mesh: each device stores a shard, and programs see the whole variable.
 
-It is an `InParts` of `core.checkpoint`: saving, hashing and restoring never gather it on one host.
+The class implements `InParts` of `core.checkpoint`: saving, hashing and restoring never gather a variable on one host.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ class MeshVariable(dtensor.DVariable):
     """A `tf.Variable` that is sharded along axes of a mesh."""
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Looks rows up; in a table sharded by rows with a one-hot matmul, since DTensor can't otherwise."""
+        """Returns the rows at `indices`; if rows are sharded, with a one-hot matmul, as DTensor needs."""
         by_rows = self.layout.sharding_specs[0]
         if by_rows == dtensor.UNSHARDED:
             return super().sparse_read(indices, name)
@@ -34,39 +34,39 @@ class MeshVariable(dtensor.DVariable):
         return tf.reshape(tf.matmul(ones, self.read_value()), [*leading, *self.shape[1:]])
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """Assigns a value of the mesh, or of the host, of which each device takes its shard."""
+        """Assigns a value of the mesh, or a value of the host, which is split into the devices' shards."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             value = laid(tf.convert_to_tensor(value, self.dtype), self.layout)
         return super().assign(value, *args, **kwargs)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Returns the whole value; if several processes hold shards, all have to call it."""
+        """Returns the whole value as an array; if several processes hold shards, all processes must call `numpy`."""
         if not self.is_here():
             return whole(self.read_value())
         return _put_together(dict(self._held()), tuple((0, size) for size in self.shape), self.dtype)
 
     def is_here(self) -> bool:
-        """Says whether the devices of this process hold all of it."""
+        """Says whether the devices of this process hold all shards of the variable."""
         return set(boxes_of(self.layout, self.shape)) == set(self._writers())
 
     def writers(self) -> set[int]:
-        """Returns the numbers of the processes that have slices of it to write."""
+        """Returns the numbers of the processes that have slices of the variable to save."""
         return set(self._writers().values())
 
     def slices(self) -> dict[Box, tf.Tensor]:
-        """Returns the slices for this process to write: each shard belongs to the first process that holds it."""
+        """Returns `{box: shard}` for the shards that this process saves: those that no earlier process holds."""
         mesh, held = self.layout.mesh, dict(self._held())
         own = mesh.local_device_ids()[0] // mesh.num_local_devices()
         return {box: held[box] for box, worker in self._writers().items() if worker == own}
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most `most_bytes`, if this process holds all."""
+        """Yields the value in row-major order, in parts of at most `most_bytes`; all shards must be in this process."""
         held = dict(self._held())
         for box in in_order(tuple(self.shape), max(1, most_bytes // self.dtype.size)):
             yield _put_together(held, box, self.dtype)
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
-        """Assigns the value that `read` returns box by box; the host holds one device's shard at a time."""
+        """Assigns each shard from `read(box)`, one after another, so that the host holds one shard at a time."""
         boxes = boxes_of(self.layout, self.shape)
         found = dict[Box, tf.Tensor]()
         for box, device in zip(boxes, self.layout.mesh.local_devices(), strict=True):
@@ -77,7 +77,7 @@ class MeshVariable(dtensor.DVariable):
         self.assign(dtensor.pack([found[box] for box in boxes], self.layout))
 
     def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
-        """Says whether each device of this process holds exactly the bytes that `read` returns for its box."""
+        """Says whether the shard of each device of this process has exactly the bytes of `read(box)`."""
         held: dict[Box, list[tf.Tensor]] = {}
         for box, value in self._held():
             held.setdefault(box, []).append(value)
@@ -88,12 +88,12 @@ class MeshVariable(dtensor.DVariable):
         return True
 
     def _held(self) -> list[tuple[Box, tf.Tensor]]:
-        """Returns each local device's shard, with its box."""
+        """Returns `(box, shard)` for each device of this process."""
         # Reading through its device handles could overtake a write that is still under way.
         return list(zip(boxes_of(self.layout, self.shape), dtensor.unpack(self.read_value()), strict=True))
 
     def _writers(self) -> dict[Box, int]:
-        """Returns for each shard the first process that holds it; devices are numbered process by process."""
+        """Returns `{box: process}` with the first process that holds each shard."""
         mesh, found = self.layout.mesh, dict[Box, int]()
         places = (dict(zip(mesh.dim_names, index, strict=True)) for index in np.ndindex(*mesh.shape()))
         for device, box in enumerate(_boxes(self.layout, self.shape, places)):
@@ -101,25 +101,25 @@ class MeshVariable(dtensor.DVariable):
         return found
 
     def _serialize_to_tensors(self) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns this process's slices to `tf.train.Checkpoint`; with DTensor's version, all must write together.
+        """Returns this process's slices for `tf.train.Checkpoint`.
 
-        They would wait in a collective for a process that can't.
+        DTensor's own method needs all processes at once: they would wait in a collective for a failed process.
         """
         return {"VARIABLE_VALUE": {shape_and_slice(self.shape, box): value for box, value in self.slices().items()}}
 
 
 def layout(mesh: dtensor.Mesh, axes: tuple[str, ...]) -> dtensor.Layout:
-    """Returns TensorFlow's layout of a tensor that is sharded along these axes."""
+    """Returns DTensor's layout of a tensor that is sharded along `axes`."""
     return dtensor.Layout([dtensor.UNSHARDED if axis == WHOLE else axis for axis in axes], mesh)
 
 
 def boxes_of(lies: dtensor.Layout, shape: tf.TensorShape) -> list[Box]:
-    """Returns the box of a tensor that each of this process's devices holds."""
+    """Returns, for each device of this process, the box that it holds of a tensor with this layout and shape."""
     return _boxes(lies, shape, lies.mesh.local_device_locations())
 
 
 def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping[str, int]]) -> list[Box]:
-    """Returns the box of a tensor that the device at each of these places of the mesh holds."""
+    """Returns, for each place of the mesh, the box that the device there holds of a tensor with this layout."""
 
     def bounds(place: Mapping[str, int], axis: str, size: int) -> tuple[int, int]:
         if axis == dtensor.UNSHARDED:
@@ -134,12 +134,12 @@ def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping
 
 
 def laid_out(value: Any, mesh: dtensor.Mesh, axes: tuple[str, ...]) -> tf.Tensor:
-    """Returns `value`, of one device or of the mesh, sharded along these axes."""
+    """Returns `value`, a tensor of one device or of the mesh, sharded along `axes`."""
     return laid(tf.convert_to_tensor(value), layout(mesh, axes))
 
 
 def laid(value: tf.Tensor, lies: dtensor.Layout) -> tf.Tensor:
-    """Returns the same in a given TensorFlow layout."""
+    """Returns `value`, a tensor of one device or of the mesh, in the DTensor layout `lies`."""
     if dtensor.is_dtensor(value):
         return dtensor.relayout(value, lies)
     if tf.executing_eagerly() and not lies.is_fully_replicated():  # each device gets only its shard
@@ -148,13 +148,13 @@ def laid(value: tf.Tensor, lies: dtensor.Layout) -> tf.Tensor:
 
 
 def whole(value: tf.Tensor) -> npt.NDArray[Any]:
-    """Returns a value of a mesh as an array."""
+    """Returns a tensor of the mesh as one NumPy array."""
     every = dtensor.relayout(value, dtensor.Layout.replicated(dtensor.fetch_layout(value).mesh, value.shape.rank))
     return np.asarray(dtensor.unpack(every)[0].numpy())
 
 
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:
-    """Assembles one box from others, fetching from each device only what is needed."""
+    """Assembles the box `wanted` from the shards in `held`, copying from each device only the overlap."""
     together = np.empty([last - first for first, last in wanted], dtype.as_numpy_dtype)
     for box, value in held.items():
         both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True))

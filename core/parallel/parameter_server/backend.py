@@ -1,4 +1,4 @@
-"""The backend of parameter servers."""
+"""The backend of asynchronous training with parameter servers."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +18,7 @@ from core.task import Phase, Placement, Task
 
 @register(ServedStrategy)
 class ServedBackend(Backend):
-    """The backend of the chief, whose workers take the steps."""
+    """The backend of the chief, which has workers run the steps."""
 
     strategy: ServedStrategy
     how = "by parameter servers (`@parameter_server()`)"
@@ -32,13 +32,13 @@ class ServedBackend(Backend):
     evaluates_copy = True
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns the scope of the first server."""
+        """Returns a scope that places variables on the first server."""
         return self.strategy.scope(self.strategy.servers[0])
 
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Raises for placements, history, and for dividing gradients if that doesn't divide learning rates."""
+        """Raises for placements, for history, and if `divide_by_staleness` wouldn't divide the learning rate."""
         check_served(self.strategy, task, phases, placements=placements, one_device=one_device)
 
     def check_local_steps(self) -> None:
@@ -49,7 +49,7 @@ class ServedBackend(Backend):
         )
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises for all of them."""
+        """Raises for every policy for bad steps, since workers run steps asynchronously."""
         for name in (*skipping, *rolling_back):
             raise ConfigurationError(
                 f"{name} is for steps that all replicas take together, but with `@parameter_server()` each worker "
@@ -62,13 +62,13 @@ class ServedBackend(Backend):
         return ServedExchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
-        """Makes the program that schedules a chunk's steps on workers."""
+        """Makes the function whose trace schedules a chunk's steps on workers."""
         return ServedChunk(train_step, stacked_spec, progress)
 
     def settle(self, program: ServedProgram) -> None:
-        """Waits until all scheduled steps are done; then workers that were asked to stop leave."""
+        """Waits until all scheduled steps are done, then lets workers that were asked to stop leave."""
         program.settle()
 
     def figures(self, program: ServedProgram) -> dict[str, float]:
-        """Returns the staleness of gradients since the last call."""
+        """Returns the mean and largest staleness of gradients since the last call, in updates."""
         return program.figures()

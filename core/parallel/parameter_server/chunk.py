@@ -1,4 +1,4 @@
-"""A chunk of steps in asynchronous training, which schedules them on workers without waiting."""
+"""Runs a chunk of steps in asynchronous training: the chief schedules the steps on workers without waiting."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from core.task import Batch
 
 
 class ServedChunk:
-    """The traced functions of workers and chief for a chunk of steps."""
+    """The functions that workers and chief trace for a chunk of steps, in place of a `tf.function`."""
 
     def __init__(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress):
         exchange = train_step.exchange
@@ -30,21 +30,21 @@ class ServedChunk:
         self._look = tf.function(self._look_up, input_signature=(), autograph=False)
 
     def get_concrete_function(self) -> "ServedProgram":
-        """Traces the functions of workers and chief; returns the program to call."""
+        """Traces the functions of workers and chief; returns the `ServedProgram` to call."""
         look = self._look.get_concrete_function()
         handout = Handout(self._exchange.served, self._take.get_concrete_function(), look)
         return ServedProgram(handout, self._book)
 
     @property
     def python_function(self) -> Any:
-        """Raises, since steps need tracing."""
+        """Raises a `ConfigurationError`: workers run only traced steps."""
         raise ConfigurationError(
             "`--eager` takes a step in this process, but by parameter servers workers take them: leave the runtime's "
             "`--gin_file` out."
         )
 
     def _take_steps(self, batches: Batch, first: tf.Tensor) -> None:
-        """Takes steps from `first` on, at a worker."""
+        """Runs, on a worker, one step for each of `batches`, beginning with the step number `first`."""
         exchange, end = self._exchange, first + tf.shape(next(iter(batches.values())), tf.int64)[0]
 
         def attempt(step: tf.Tensor) -> tuple[tf.Tensor]:
@@ -63,16 +63,16 @@ class ServedChunk:
 
 
 class ServedProgram:
-    """`program(stacked, place)`, where `place` is three steps: the chunk's first, where to begin, where to end.
+    """`program(stacked, place)`, with `place` = `[first, begin, end]`: the chunk's first step, and the steps to run.
 
-    Steps after one that isn't finite write nothing, as with other strategies.
+    Steps that follow one that isn't finite write nothing, as with other strategies.
     """
 
     def __init__(self, handout: Handout, book: Book):
         self._handout, self.figures = handout, book.figures
 
     def __call__(self, stacked: Batch, place: tf.Tensor) -> None:
-        """Schedules the steps; without any it checks the state, so that TensorFlow sets up while all workers live."""
+        """Schedules the steps; if there are none, checks the servers' state, so that TensorFlow sets up early."""
         first, begin, end = place.numpy().tolist()
         if begin == end:
             self._handout.look()
@@ -83,6 +83,6 @@ class ServedProgram:
         self._handout.hand_out(begin, end, batches_of)
 
     def settle(self) -> None:
-        """Waits until all scheduled steps are done; then workers that were asked to stop leave."""
+        """Waits until all scheduled steps are done, then lets workers that were asked to stop leave."""
         self._handout.settle()
         release_workers()

@@ -1,4 +1,4 @@
-"""The step scheduler of asynchronous training: the chief gives workers bundles of numbered steps."""
+"""The step scheduler of asynchronous training: the chief schedules bundles of consecutive steps on workers."""
 
 import contextlib
 import math
@@ -28,7 +28,7 @@ _RESTART = (
 
 
 class _Bundle(NamedTuple):
-    """Steps that are scheduled together: one worker takes them in order."""
+    """Consecutive steps that are scheduled together: one worker runs them in order."""
 
     batches: Batch
     steps: int
@@ -37,9 +37,9 @@ class _Bundle(NamedTuple):
 
 
 class Handout:
-    """Schedules bundles: `take(batches, first)` ends once its steps are done, or nothing is written any more.
+    """Schedules bundles of steps on workers, each as a call of `take(batches, first)`.
 
-    `look()` returns the step whose push broke off.
+    `take` ends once its steps are done, or writing has ended. `look()` returns the step whose write was interrupted.
     """
 
     def __init__(self, strategy: ServedStrategy, take: Any, look: Callable[[], tf.Tensor]):
@@ -50,7 +50,7 @@ class Handout:
         self._looked = self._moved = time.monotonic()  # `_moved`: when a bundle last came back, or the first went out
 
     def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
-        """Schedules the steps from `begin` to `end`, each bundle as soon as few enough are outstanding."""
+        """Schedules the steps from `begin` up to `end`, each bundle as soon as few enough bundles are outstanding."""
         while begin < end:
             while not self._has_room(begin):
                 self._wait()
@@ -59,13 +59,13 @@ class Handout:
             begin += steps
 
     def settle(self) -> None:
-        """Returns when every scheduled step is done, so that nothing under way still counts."""
+        """Waits until every scheduled step is done, then checks for errors."""
         while self._out:
             self._wait()
         self.look()
 
     def look(self) -> None:
-        """Raises errors of steps, and an error if a push broke off."""
+        """Raises the errors of steps, and a `PeerLostError` if a worker was lost during a write."""
         with naming_lost_servers():
             self._strategy.coordinator.done()
             pushing = int(self._look())
@@ -81,7 +81,7 @@ class Handout:
         return len(self._out) < AHEAD * self._strategy.workers and step + MOST <= oldest + WINDOW
 
     def _wait(self) -> None:
-        """Waits briefly for a bundle, and schedules overdue ones again."""
+        """Waits briefly for a bundle to finish, and schedules overdue bundles again."""
         with contextlib.suppress(queue.Empty):
             bundle = self._out.pop(self._back.get(timeout=_LOOK_SECONDS), None)
             if bundle:  # None for the second copy of a bundle that was scheduled again
@@ -112,7 +112,7 @@ class Handout:
         threading.Thread(target=self._await, args=(handle, first), daemon=True, name=f"steps from {first}").start()
 
     def _begin(self) -> None:
-        """Starts the clocks of the oldest bundles, which workers have taken."""
+        """Sets the start time of the oldest bundles, one for each worker, which workers are running now."""
         for first, bundle in list(self._out.items())[: self._strategy.workers]:
             if bundle.begun == math.inf:
                 self._out[first] = bundle._replace(begun=time.monotonic())
@@ -125,7 +125,7 @@ class Handout:
 
 @contextlib.contextmanager
 def naming_lost_servers() -> Iterator[None]:
-    """Replaces TensorFlow's error for a lost server with one that says so."""
+    """Within its context, TensorFlow's error for a lost server becomes a `PeerLostError`."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:

@@ -1,6 +1,6 @@
-"""The servers' state: which steps are done, the age of gradients, whether a push broke off.
+"""The servers' state: which steps are done, the staleness of gradients, whether a write was interrupted.
 
-All of it is stored on the first server, and accessed under the one lock.
+All state is stored on the first server, and accessed under one lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ NOBODY = -1
 
 
 class Book:
-    """The server state of one run, by the names of its updates."""
+    """The servers' state of one run: done steps, update counts, staleness, and the step being written."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Book:
         healthy: tf.Tensor,
         write: Callable[[tf.Tensor, tf.Tensor], Any],
     ) -> tf.Tensor:
-        """Lets a push write, all or nothing, and says whether the step may continue.
+        """Lets a worker write an update, whole or not at all; returns whether the step may continue.
 
-        `seen` is the phase's clock when its weights were read. `write(take, age)` writes if `take`, and returns whether
-        all was finite, and the metrics.
+        `seen` is the phase's count of updates when the worker read the weights. `write(take, age)` writes if `take`,
+        and returns whether all values were finite, and the metrics.
         """
         slot, age = step % WINDOW, self.clocks[phase].read_value() - seen
         new = self.done[phase].sparse_read(slot) < step
@@ -66,11 +66,11 @@ class Book:
             return tf.where(new, applied, well)
 
     def over(self) -> tf.Tensor:
-        """Says whether writing has ended: a step wasn't finite, or a push broke off."""
+        """Says whether writing has ended, because a step wasn't finite, or a write was interrupted."""
         return (self.bad_step.read_value() != NOBODY) | (self.pushing.read_value() != NOBODY)
 
     def figures(self) -> dict[str, float]:
-        """Returns the age of gradients since the last call, and resets it."""
+        """Returns `{"staleness": mean, "staleness_max": largest}` of gradients since the last call, and resets both."""
         ages = {name: int(variable) for name, variable in self.ages.items()}
         for variable in self.ages.values():
             variable.assign(0)

@@ -1,6 +1,6 @@
-"""The strategy of asynchronous training, in place of TensorFlow's: one logical replica, taken by many workers.
+"""The strategy of asynchronous training, in place of TensorFlow's: workers run the steps of one logical replica.
 
-Variables are stored whole on the parameter servers. The chief schedules steps; each is taken by one worker, on the
+Each variable is stored whole on one parameter server. The chief schedules steps; one worker runs each step, on the
 whole global batch.
 """
 
@@ -47,21 +47,21 @@ class ServedStrategy:
 
     @property
     def extended(self) -> "ServedStrategy":
-        """Returns the part that TensorFlow's strategies keep in a separate object."""
+        """Returns `self`, which also has the attributes of a TensorFlow strategy's `extended`."""
         return self
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Returns the devices of values that are stored once."""
+        """Returns the device of the first server, for values that are stored once."""
         return (self.servers[0],)
 
     def variable_created_in_scope(self, variable: tf.Variable) -> bool:
-        """Says whether a variable is one of these servers'."""
+        """Says whether `variable` was made in this strategy's scope."""
         return isinstance(variable, ServedVariable) and variable.strategy is self
 
     @contextmanager
     def scope(self, server: str | None = None) -> Iterator[None]:
-        """Places variables made in its context on this server, by default on the one with the fewest bytes."""
+        """Within its context, variables are made on `server`, by default on the server that stores the fewest bytes."""
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
             value = kwargs["initial_value"]
@@ -75,15 +75,15 @@ class ServedStrategy:
             yield
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
-        """Calls `fn`, for the one worker that takes the step."""
+        """Calls `fn` once, for the worker that runs the step."""
         return fn(*args)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Returns a value as that of the one replica."""
+        """Returns `(value,)`, the values of the one replica."""
         return (value,)
 
     def experimental_distribute_values_from_function(self, value_of: Callable[[Any], Any]) -> Any:
-        """Returns what `value_of` makes for the one replica."""
+        """Returns the result of `value_of` for the one replica."""
         return value_of(tf.distribute.get_replica_context())
 
 
@@ -97,9 +97,10 @@ def parameter_server(
 ) -> ServedStrategy:
     """Trains asynchronously with parameter servers (as ParameterServerStrategy does): workers take steps independently.
 
-    A gradient is rejected, and its step repeated, if more than `max_staleness` updates came since its weights were
-    read; `divide_by_staleness` divides the learning rate by their number. A step that isn't done after `overdue`
-    seconds is also given to another worker. All workers and servers must answer within `meeting_deadline` seconds.
+    A gradient's staleness is the number of updates since its weights were read. With a staleness above
+    `max_staleness`, a gradient is rejected and its step repeated; `divide_by_staleness` divides the learning rate by
+    the staleness. A step that isn't done within `overdue` seconds is also given to another worker. All workers and
+    servers must answer within `meeting_deadline` seconds.
     """
     if not (max_staleness is None or is_size(max_staleness) or (max_staleness == 0 and max_staleness is not False)):
         raise ConfigurationError(
