@@ -158,6 +158,6 @@ def made_by(factory: Callable[..., Task], seed: int) -> Task:
 
 
 def trains_by_servers() -> bool:
-    """Returns whether the configuration uses parameter servers, without connecting to them."""
+    """Returns whether the configuration uses parameter servers; doesn't connect to the servers."""
     strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
     return str(getattr(strategy, "selector", "")).endswith("parameter_server")

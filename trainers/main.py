@@ -168,7 +168,7 @@ def _given(flags: FlagValues) -> tuple[list[str], Path]:
 
 
 def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:
-    """Returns the folder for TensorFlow's own messages, or None; only training creates a workdir for them."""
+    """Returns the folder for TensorFlow's own messages, or None; only training creates a workdir for such messages."""
     if flags.mode == "replay" or (flags.mode == "train" and flags.eager):
         return None
     return workdir if flags.mode == "train" or workdir.is_dir() else None

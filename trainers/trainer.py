@@ -211,7 +211,7 @@ class Trainer:
         return figures_of(self.progress.read_sums())
 
     def take_figures(self) -> dict[str, float]:
-        """Returns the metrics of a metric line, speed included, and resets them."""
+        """Returns the metrics of a metric line, speed included; restarts all sums and counts."""
         figures = figures_of(self.progress.take_sums())
         handed_out = self.train_step.backend.figures(self._run_chunk)
         spoken = {**figures, **self._rates(), **handed_out, **self._recovery.figures()}

@@ -17,7 +17,7 @@ LIKELY: dict[int, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a process ended. A negative code is the signal that killed it."""
+    """How a process ended. A negative `code` is the number of the signal that killed the process."""
 
     index: int  # its index among all commands
     code: int

@@ -78,7 +78,7 @@ class Signals:
 
 
 class Process:
-    """A process in a separate session: a Ctrl-C in the terminal doesn't reach it, and its children die with it."""
+    """A process in a separate session: Ctrl-C doesn't reach it, and its children are killed with the process."""
 
     def __init__(self, index: int, command: Command, selector: selectors.BaseSelector, out: BinaryIO, err: BinaryIO):
         self.index, self.overdue, self._ended = index, False, False

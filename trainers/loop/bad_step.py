@@ -73,8 +73,8 @@ def _mend_struck(train_step: TrainStep) -> str | None:
 def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
     """Returns a text on the non-finite metrics and gradients of the first bad phase in step `index`, or None.
 
-    Repeats the step without tracing, with the current weights: those before the step, with the updates of the phases
-    before the bad one.
+    Repeats the step without tracing, with the current weights: these have changed since the step's beginning only
+    by updates of the phases before the bad phase.
     """
     values = dict(values)
     microbatches, _ = shape_of(values)

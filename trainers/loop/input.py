@@ -117,7 +117,7 @@ class Input:
 
     @property
     def batch_spec(self) -> dict[str, tf.TensorSpec]:
-        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], as phases read it."""
+        """Returns the specs of a step's batch on one replica, [microbatches, rows, ...], for phases to read."""
         microbatches, replicas = self._settings.microbatches, self.strategy.num_replicas_in_sync
         rows = rows_of(self.global_batch_size, microbatches, replicas)
         spec = self.source.spec  # the storage format may have other shapes and features
@@ -175,7 +175,7 @@ class Input:
 
 
 def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
-    """Returns the function that decodes stored examples within a step; None if the input decodes them.
+    """Returns the function that decodes stored examples within a step; None if examples arrive decoded.
 
     Decoding is free in a chunk that is one XLA program; elsewhere it adds operations to each step.
     """

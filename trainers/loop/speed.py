@@ -1,4 +1,4 @@
-"""Speed, learning rates and memory of a run, for metric lines and for the terminal between them."""
+"""Speed, learning rates and memory of a run, for metric lines and for the live display at a terminal."""
 
 import contextlib
 import os
@@ -115,7 +115,7 @@ class Gauges(ChunkHook):
     """Shows speed, utilisation and memory of the run at a terminal."""
 
     def __init__(self, meter: Meter, global_batch_size: int, program: Callable[[], object]):
-        """`program` returns the traced chunk of steps, once there is one."""
+        """`program` returns the traced chunk of steps, once a chunk has been traced."""
         self._meter, self._global_batch_size, self._program = meter, global_batch_size, program
         self._gauges: Mapping[str, Gauge] | None = None
 

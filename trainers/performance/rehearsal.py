@@ -71,7 +71,7 @@ class Rehearsal:
         return passed / (count * self.chunk_steps), waited / (count * self.chunk_steps)
 
     def refuse_bad_step(self) -> None:
-        """Raises the error for a non-finite step, if there was one."""
+        """Raises an error if a step was non-finite."""
         bad_step = int(self.trainer.progress.bad_step)
         if bad_step != ALL_WELL:
             raise explain_bad_step(self.trainer.train_step, self.trainer.input, bad_step)

@@ -91,8 +91,8 @@ def start_logging(verbosity: int) -> None:
 def _is_wanted(record: standard_logging.LogRecord) -> bool:
     """Returns False for TensorFlow's routine messages, and for warnings without a remedy.
 
-    Routine messages report each reduction and checkpoint. Warnings without a remedy are about the retracing of saves
-    from several servers, or the coordinator's long ones on a lost worker, which the chief reports in one line.
+    Routine messages report each reduction and checkpoint. Warnings without a remedy are about retracing of saves from
+    several servers. So are the coordinator's long messages on a lost worker, which the chief reports in one line.
     """
     if TENSORFLOW not in record.pathname or logging.level_debug():
         return True

@@ -51,7 +51,7 @@ class Preemption:
 
     @property
     def name(self) -> str:
-        """Returns the signal's name, or says that another worker got it."""
+        """Returns the name of the signal that this process got, or says that another worker got a signal."""
         return signal.Signals(self.signal).name if self.signal else "a signal to another worker"
 
     @property

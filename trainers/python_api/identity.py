@@ -1,6 +1,6 @@
 """Identity of a run made by Python calls, which tells whether a folder holds the same run.
 
-gin knows every value that it binds; Python code's values are hidden in the caller. So the identity comes from the
+gin knows every value that it binds; the values in Python code are hidden in the caller. So the identity comes from the
 objects: settings, sources, plain values of modules, names and learning rates of optimizers. Other values that a loss
 uses aren't covered.
 """

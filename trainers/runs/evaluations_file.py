@@ -1,7 +1,7 @@
 """Files of evaluation metrics, one line per split and step, to which later evaluations add.
 
-The process that holds the workdir's lock writes `metrics.jsonl`: the training run, or `--mode=evaluate` after it.
-Any other process writes `evaluations.jsonl`, by replacing the whole file; its lines also name their checkpoint. A run
+The process that holds the workdir's lock writes `metrics.jsonl`: the training run, or later `--mode=evaluate`.
+Any other process writes `evaluations.jsonl`, by replacing the whole file; each line also names its checkpoint. A run
 that returns to an earlier step removes the later lines from both files.
 """
 

@@ -50,7 +50,7 @@ class Point:
 
 
 def parse_over(given: str) -> Over:
-    """Parses an `--over`; raises a `ConfigurationError` for a mistake in it."""
+    """Parses the value of an `--over`; raises a `ConfigurationError` if the value is invalid."""
     try:
         bindings = read_all([], [given], []).bindings
     except ConfigurationError as error:

@@ -28,7 +28,7 @@ class FailedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """This machine as a process with TensorFlow sees it."""
+    """The devices, versions and details of this machine, as TensorFlow reports them."""
 
     kind: str  # of the checked devices: GPU, TPU, or else CPU
     devices: tuple[str, ...]

@@ -43,7 +43,7 @@ class Times:
     """The time of one step in seconds, and its parts.
 
     `input wait` is time spent only waiting for data. `input beside the step` is the slow-down of steps while the same
-    cores make examples. `skew` is the extra time of the slowest replica over a typical one.
+    cores make examples. `skew` is the extra time of the slowest replica compared with a typical replica.
     """
 
     step: float  # wall time in training: with input, and the hooks' share

@@ -135,7 +135,7 @@ def chunks(case: Case) -> Proposals:
 
 
 def microbatches(case: Case) -> Proposals:
-    """Proposes to halve the microbatches as long as that helps, or else to double them."""
+    """Proposes to halve the number of microbatches as long as that helps, or else to double the number."""
     now, size = case.settings.microbatches, case.settings.global_batch_size
     if case.mixing:
         why = f"phase `{case.mixing[0]}` mixes the rows of a microbatch: with others it would be another loss"
