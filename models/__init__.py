@@ -1,4 +1,4 @@
-"""Models: one folder or file per family, with its networks and the tasks that train them."""
+"""Models: each folder or file holds one family of networks, and the tasks that train these networks."""
 
 from models.classifiers import (
     Classifier,

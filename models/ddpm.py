@@ -1,6 +1,6 @@
-"""Denoising diffusion (Ho, Jain and Abbeel, 2020): a network learns to predict an image's noise, and removes it.
+"""Denoising diffusion (Ho, Jain and Abbeel, 2020): a network learns to predict the noise in an image.
 
-It has one `Update` and no adversary, unlike the GANs.
+Sampling starts from noise and removes the predicted noise step by step. Unlike a GAN, the task has a single `Update`.
 """
 
 import math
@@ -19,7 +19,7 @@ LEVELS = 8  # noise levels in evaluation
 
 
 class Block(Module):
-    """Adds two convolutions to a shortcut; the noise level shifts the channels between them."""
+    """A residual block of two convolutions; between them, a function of the noise level is added to the channels."""
 
     def __init__(self, in_channels: int, channels: int, *, time_size: int, rng: Rng):
         super().__init__()
@@ -65,10 +65,10 @@ class NoiseNet(Module):
 
 @gin.configurable
 class Ddpm(Task):
-    """Learns to generate images like those of a source, which it reads in [0, 1].
+    """Learns to generate images like the source's images, which are in [0, 1].
 
-    `noise_steps` is the paper's T, with its linear variances; sampling takes only `sample_steps` of them (DDIM: Song,
-    Meng and Ermon, 2021).
+    `noise_steps` is the paper's T, with linearly growing variances. Sampling uses only `sample_steps` of these steps
+    (DDIM: Song, Meng and Ermon, 2021).
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Ddpm(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns ‖ε − ε_θ(x_t, t)‖², a mean over pixels, at a random step t of each example (algorithm 1)."""
+        """Returns the mean of (ε − ε_θ(x_t, t))² over pixels, with a random step t per example (algorithm 1)."""
         x = 2.0 * batch["image"] - 1.0
         rows = x.shape[0]
         t = tf.cast(rng.fold("t").rows.uniform(rows) * self.noise_steps, tf.int32)
         return Loss(self._error(x, t, rng.fold("noise").rows.normal(rows, *x.shape[1:])))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the same error at a few steps, with the same noise for every example."""
+        """Returns the error of `loss`, averaged over a few fixed steps, with the same noise for every example."""
         x = 2.0 * batch["image"] - 1.0
         noise = Rng.from_seed(0).fold("evaluate").normal([LEVELS, *self.image_shape])
         errors = []
@@ -113,7 +113,7 @@ class Ddpm(Task):
         return Loss(tf.add_n(errors) / LEVELS)
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Makes images from new noise."""
+        """Returns `{"image": [n, height, width, channels]}` in [-1, 1], generated from random noise."""
         return self.generate({"noise": rng.fold("sample").normal([n, *self.image_shape])})
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
@@ -121,7 +121,7 @@ class Ddpm(Task):
         return {"generate": Served(self.generate, {"noise": noise}, examples=self._with_noise)}
 
     def generate(self, batch: Batch) -> Batch:
-        """Reverses the noise with DDIM, without adding any: each step moves towards the image that ε_θ predicts."""
+        """Turns `batch["noise"]` into images with DDIM: each step moves towards the image that ε_θ predicts."""
         steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]
         alpha_bar = tf.gather(self.alpha_bar(), steps)
         before = tf.concat([[1.0], alpha_bar[:-1]], 0)
@@ -148,14 +148,14 @@ class Ddpm(Task):
         return tf.reduce_mean(tf.square(noise - seen), axis=[1, 2, 3])
 
     def alpha_bar(self) -> tf.Tensor:
-        """Returns the share of the image's variance that remains after each step: ᾱ, for β from 1e-4 to 0.02."""
+        """Returns ᾱ [noise_steps], the share of the image's variance that is left at each step."""
         scale = 1000.0 / self.noise_steps
         beta = tf.linspace(scale * 1e-4, min(scale * 0.02, 0.999), self.noise_steps)
         return tf.cast(tf.math.cumprod(1.0 - tf.cast(beta, tf.float64)), tf.float32)
 
 
 def waves(t: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns sines and cosines of a step, of geometric wavelengths (Vaswani et al., 2017): [rows, size]."""
+    """Returns sines and cosines of `t` [rows] with geometric wavelengths (Vaswani et al., 2017): [rows, size]."""
     rates = tf.exp(-math.log(10_000.0) * tf.range(size // 2, dtype=tf.float32) / (size // 2))
     angles = tf.cast(t, tf.float32)[:, tf.newaxis] * rates
     return tf.concat([tf.sin(angles), tf.cos(angles)], -1)

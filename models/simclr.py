@@ -1,7 +1,7 @@
 """SimCLR (Chen, Kornblith, Norouzi and Hinton, 2020): unsupervised learning of features shared by views of an image.
 
-Two random views of each image go through the encoder and a projection. The loss identifies each among the views of the
-whole batch, on all replicas. Only the encoder is used later; a linear probe measures its features.
+Two random views of each image go through the encoder and a projection. The loss compares all views of the batch, on all
+replicas: an image's two views must be most similar. Afterwards only the encoder is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from core.task import Batch, Feature, Image, Loss, Served, Task, Update, all_row
 
 
 class Encoder(Module):
-    """Maps images to [rows, features]: convolutions, each except the first after a halving, and a mean."""
+    """Maps images to features [rows, features]: convolutions with a halving between them, then a mean over space."""
 
     def __init__(self, in_channels: int, channels: Sequence[int], *, rng: Rng):
         super().__init__()
@@ -38,7 +38,7 @@ class Encoder(Module):
 
 
 class Projection(Module):
-    """Maps features to what the loss compares: a hidden and a linear layer, discarded after training."""
+    """Maps features to the vectors that the loss compares: a hidden and a linear layer, unused after training."""
 
     def __init__(self, in_size: int, hidden: int, size: int, *, rng: Rng):
         super().__init__()
@@ -51,10 +51,10 @@ class Projection(Module):
 
 @gin.configurable
 class SimClr(Task):
-    """Learns features of images; `channels` are those of the encoder, the last is the number of features.
+    """Learns features of images; `channels` are the encoder's, and `channels[-1]` is the number of features.
 
-    A view is rotated by up to `turn` (radians), sheared, scaled by up to `scale` or its inverse, and shifted by up to
-    `shift` pixels.
+    A view is rotated by up to `turn` radians and shifted by up to `shift` pixels. It is also sheared, and scaled by a
+    factor from 1 / `scale` to `scale`.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class SimClr(Task):
         return [Update("net", loss=self.loss, trains=trains, optimizer=self.optimizer, mixes_rows=True)]
 
     def loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns NT-Xent of two random views, and how often one of them is nearest to the other."""
+        """Returns the NT-Xent loss of two random views, and how often a view's nearest view is its partner."""
         views = [random_affine(batch["image"], rng.fold(name), **self.strengths) for name in ("one", "other")]
         return self._contrast(*views)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the same for original images and images turned by half of the maximum."""
+        """Returns the same metrics as `loss`; the views are the image, and the image turned by half of `turn`."""
         image = batch["image"]
         return self._contrast(image, affine(image, turn=tf.fill(tf.shape(image)[:1], 0.5 * self.strengths["turn"])))
 
     def features(self, batch: Batch) -> tf.Tensor:
-        """Returns the encoder's features of unchanged images, [rows, features]."""
+        """Returns the encoder's features [rows, features] of `batch["image"]`, without augmentation."""
         return self.encoder(batch["image"])
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:

@@ -1,6 +1,6 @@
 """A variational autoencoder (Kingma and Welling, 2014): images generated from a few normal latents.
 
-Its loss changes during a run: the divergence is phased in (Bowman et al., 2016) with `rng.progress`.
+The weight of the divergence in the loss grows during the run (Bowman et al., 2016), computed from `rng.progress`.
 """
 
 import math
@@ -20,11 +20,11 @@ EVALUATION_DRAWS = 16  # of the latent, for each held-out example: the same for 
 
 @gin.configurable
 class Vae(Task):
-    """Learns a lower bound on the log-probability of images in [0, 1], and to generate more of them.
+    """Learns to generate images like the source's, in [0, 1]; maximizes a lower bound on their log-probability.
 
-    A pixel is a number of `levels` parts that are lit independently with the decoder's probability. This binomial
-    likelihood is one of counts, so the bound is one of a probability, in nats. The weight of the divergence grows from
-    0 to 1 over the first part `annealed` of the run.
+    A pixel is a count from 0 to `levels`. The decoder predicts a binomial distribution of the count. So the bound is on
+    the log of a probability (in nats), not of a density. The divergence's weight grows from 0 to 1 during the first
+    share `annealed` of the run.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Vae(Task):
         return [Update("net", loss=self.loss, trains=[self.encoder, self.decoder], optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns the cost of encoding an image given its latent, plus the weighted divergence of the latent."""
+        """Returns −log p(x|z) for a random z of each image, plus the weighted divergence KL(q(z|x) ‖ p(z))."""
         mean, log_std = self.posterior(batch["image"])
         noise = rng.fold("latent").rows.normal(*mean.shape)
         error = -self.log_likelihood(batch["image"], mean + tf.exp(log_std) * noise)
@@ -63,7 +63,7 @@ class Vae(Task):
         return Loss(error + weight * divergence, metrics={"bound": -error - divergence, "divergence": divergence})
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the evidence bound, E log p(x|z) − KL(q(z|x) ‖ p(z)) for a few draws of z; `loss` is its negative."""
+        """Returns the metric `bound`, E log p(x|z) − KL(q(z|x) ‖ p(z)), from a few draws of z; the loss is `-bound`."""
         image = batch["image"]
         mean, log_std = self.posterior(image)
         noise = Rng.from_seed(0).fold("evaluate").normal([EVALUATION_DRAWS, self.latent_size])
@@ -73,7 +73,7 @@ class Vae(Task):
         return Loss(-bound, metrics={"bound": bound, "divergence": divergence})
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Decodes latents from the prior; an image is each pixel's expectation."""
+        """Decodes `n` random normal latents; each pixel is the expected value of its distribution."""
         return {"image": self.expected(rng.fold("latent").normal([n, self.latent_size]))}
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
@@ -84,16 +84,16 @@ class Vae(Task):
         }
 
     def encode(self, batch: Batch) -> Batch:
-        """Returns mean and logarithm of the standard deviation of each image's latent: [rows, latent] each."""
+        """Returns the mean and the log standard deviation of q(z|x) for `batch["image"]`: [rows, latent] each."""
         mean, log_std = self.posterior(batch["image"])
         return {"mean": mean, "log_std": log_std}
 
     def decode(self, batch: Batch) -> Batch:
-        """Returns the expected image of each latent."""
+        """Returns the expected image of each row of `batch["latent"]`."""
         return {"image": self.expected(batch["latent"])}
 
     def reconstruct(self, batch: Batch) -> Batch:
-        """Returns each image and its reconstruction from its latent's mean, both in [-1, 1]."""
+        """Returns `image` and `reconstructed`, decoded from the mean of the image's latent, both in [-1, 1]."""
         mean, _ = self.posterior(batch["image"])
         return {"image": 2.0 * batch["image"] - 1.0, "reconstructed": self.expected(mean)}
 
@@ -101,23 +101,23 @@ class Vae(Task):
         return {"image": Image(self.image_shape, low=0.0, high=1.0)}
 
     def posterior(self, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns mean and logarithm of the standard deviation of q(z|x): [rows, latent] each."""
+        """Returns the mean and the log standard deviation of q(z|x) for `image`: [rows, latent] each."""
         mean, log_std = tf.split(self.encoder(2.0 * image - 1.0), 2, axis=-1)
         return mean, log_std
 
     def log_likelihood(self, image: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
-        """Returns log p(x|z) of each image: binomial, of `levels` parts per pixel."""
+        """Returns log p(x|z) of each image, with a binomial distribution of `levels` trials per pixel."""
         n, lit = float(self.levels), tf.round(image * self.levels)
         ways = math.lgamma(n + 1.0) - tf.math.lgamma(lit + 1.0) - tf.math.lgamma(n - lit + 1.0)
         logits = tf.reshape(self.decoder(latent), tf.shape(image))
         return tf.reduce_sum(ways - n * losses.sigmoid_cross_entropy(logits, lit / n), axis=[1, 2, 3])
 
     def expected(self, latent: tf.Tensor) -> tf.Tensor:
-        """Returns the expected images of latents, in [-1, 1]."""
+        """Returns the expected image of each row of `latent`, in [-1, 1]."""
         logits = tf.reshape(self.decoder(latent), [-1, *self.image_shape])
         return 2.0 * tf.sigmoid(logits) - 1.0
 
 
 def divergence_from_normal(mean: tf.Tensor, log_std: tf.Tensor) -> tf.Tensor:
-    """Returns KL(N(μ, σ²) ‖ N(0, 1)), summed over the last axis (Kingma and Welling, appendix B)."""
+    """Returns KL(N(mean, exp(log_std)²) ‖ N(0, 1)), summed over the last axis (Kingma and Welling, appendix B)."""
     return 0.5 * tf.reduce_sum(tf.square(mean) + tf.exp(2.0 * log_std) - 1.0 - 2.0 * log_std, axis=-1)

@@ -15,7 +15,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class ConvNet(Module):
-    """Has two 3×3 convolutions for each of `channels`, a pooling after each pair, one hidden layer, and logits."""
+    """For each of `channels`, two 3×3 convolutions and a max pooling; then a hidden layer, and logits."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class SoftmaxRegression(Module):
-    """Computes logits from one matrix and one vector, which are raw variables."""
+    """Computes logits `x @ w + b`; `w` and `b` are plain `tf.Variable`s, without a layer."""
 
     def __init__(self, in_size: int, num_classes: int):
         super().__init__()
@@ -24,7 +24,7 @@ class SoftmaxRegression(Module):
 
 @gin.configurable
 class LinearClassifier(Classifier):
-    """Classifies images of `in_size` values."""
+    """Classifies images of `in_size` values each, with a `SoftmaxRegression`."""
 
     def __init__(
         self, *, rng: Rng, in_size: int = gin.REQUIRED, num_classes: int = 10, optimizer: Transform = gin.REQUIRED

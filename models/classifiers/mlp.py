@@ -39,7 +39,7 @@ class Mlp(Module):
 
 @gin.configurable
 class MlpClassifier(Classifier):
-    """Classifies with an `Mlp` of the given sizes; the last is the number of classes."""
+    """Classifies images with an `Mlp` of the given `sizes`; `sizes[-1]` is the number of classes."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ ANY_IMAGE = Image()
 
 
 class Classifier(Task):
-    """Trains `net(image, rng) -> logits` on examples of `image` and `label`; images have any shape by default."""
+    """Trains `net(image, rng) -> logits` on the features `image` and `label`; by default, images may have any shape."""
 
     def __init__(self, net: Module, *, image: Image = ANY_IMAGE, num_classes: int, optimizer: Transform):
         super().__init__()
@@ -26,7 +26,7 @@ class Classifier(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
-        """Returns cross-entropy and accuracy; `rng=None` is evaluation, without dropout."""
+        """Returns cross-entropy and accuracy per example; `rng=None` means evaluation, without dropout."""
         logits = self.net(batch["image"], rng)
         cross_entropy = losses.softmax_cross_entropy(logits, batch["label"])
         return Loss(cross_entropy, metrics={"accuracy": metrics.accuracy(logits, batch["label"])})
@@ -42,7 +42,7 @@ class Classifier(Task):
         return {"classify": Served(self.classify, {"image": features["image"]}, scores=scores)}
 
     def classify(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns logits, and the probability of each class."""
+        """Returns `{"logits": [rows, classes], "probabilities": [rows, classes]}`."""
         logits = self.net(batch["image"])
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 

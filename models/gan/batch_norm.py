@@ -1,15 +1,15 @@
 """A GAN whose networks normalise over the batch, as in the DCGAN paper (Radford et al., 2016).
 
-A row's fake and its logit then depend on the other rows, which has three consequences. No penalty on a row's gradient
-is possible. Each update makes its own fakes, because the generator's averages belong to the loss that trains it. And
-the replicas take each microbatch together, with synchronised layers:
+Each fake and each logit then depend on all rows of the batch. So penalties on a row's gradient are impossible. Each
+update generates fakes itself, because the generator's moving averages are returned with the generator's loss. The
+replicas compute each microbatch together, with synchronised layers:
 
     Experiment.task = @BatchNormGan
     BatchNormGan.networks = @dcgan_networks
     dcgan_networks.g_norm = "batch"
     dcgan_networks.d_norm = "batch"
 
-Custom networks take the arguments of a `Gan`'s networks, and a keyword `statistics` for these layers.
+Custom networks take the arguments of a `Gan`'s networks, and a keyword `statistics` for the normalisation layers.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from models.gan.task import Gan, Networks, normalises_over_batch
 
 @gin.configurable
 class BatchNormGan(Gan):
-    """Learns as a `Gan` does, without penalties; its networks use their moving averages only in evaluation."""
+    """Trains as `Gan` does, without penalties; networks normalise by the batch, in evaluation by moving averages."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class BatchNormGan(Gan):
         ]
 
     def d_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns the discriminator's side of the game, on fakes made for it."""
+        """Returns the discriminator's loss, on fakes that are generated in this call."""
         seen, label = Statistics(), self.label(batch)
         fake = self.g(self.latents(batch, rng), label, statistics=Statistics())
         real_logits = self.d(self.real(batch), label, statistics=seen)
@@ -73,7 +73,7 @@ class BatchNormGan(Gan):
         return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics, statistics=seen)
 
     def g_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns the generator's side of the game, on fakes that it makes."""
+        """Returns the generator's loss, on fakes that are generated in this call."""
         seen, label = Statistics(), self.label(batch)
         fake = self.g(self.latents(batch, rng), label, statistics=seen)
         fake_logits = self.d(fake, label, statistics=Statistics())

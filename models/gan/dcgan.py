@@ -1,9 +1,9 @@
 """The convolutional networks of a DCGAN (Radford et al., 2016), for `Gan.networks`.
 
-Both consist of 4×4 convolutions with a stride of 2. The generator's are transposed, and each doubles its image; the
-discriminator reverses this. The paper normalises over the batch in both. Here, by default, the generator normalises
-groups of channels (Wu and He, 2018) and the discriminator nothing. So rows are independent, as a gradient penalty
-needs, which regularises in place of the norm.
+Both networks consist of 4×4 convolutions with a stride of 2. In the generator, these are transposed, and each doubles
+the image; in the discriminator, each halves it. The paper normalises over the batch in both networks. Here, by
+default, the generator normalises groups of channels (Wu and He, 2018), and the discriminator doesn't normalise. So
+rows are independent, as gradient penalties need.
 """
 
 import itertools
@@ -27,7 +27,7 @@ Norm = Literal["group", "instance", "batch", "none"]
 
 
 class DcGanGenerator(Module):
-    """G: maps a vector linearly to the smallest feature map, and doubles that up to the image."""
+    """G: maps a vector linearly to the smallest feature map, and doubles the map until it has the image's size."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class DcGanGenerator(Module):
 
 
 class DcGanDiscriminator(Module):
-    """D: halves an image to the smallest feature map, and maps that to a logit.
+    """D: halves an image until it is the smallest feature map, and maps this linearly to a logit.
 
-    The first layer isn't normalised, as in the paper.
+    As in the paper, the first layer isn't normalised.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ def dcgan_networks(
     d_norm: Norm = "none",
     spectral_norm: bool = False,
 ) -> tuple[Module, Module]:
-    """Makes G and D for `Gan.networks`; `channels` are D's, from the image on, and G's in reverse.
+    """Makes `(generator, discriminator)`; `channels` are the discriminator's, and in reverse the generator's.
 
-    `spectral_norm` applies to D (Miyato et al., 2018). A `norm` of "batch" is for `BatchNormGan.networks`.
+    `spectral_norm` applies to the discriminator (Miyato et al., 2018). `"batch"` norms are for `BatchNormGan`.
     """
     g = DcGanGenerator(
         latent_size, image_shape, channels=channels[::-1], norm=g_norm, num_classes=num_classes, rng=rng.fold("g")
@@ -122,7 +122,7 @@ def dcgan_networks(
 
 
 def smallest_map(image_shape: Sequence[int], channels: Sequence[int]) -> tuple[int, int]:
-    """Returns height and width of an image that is halved once for each of `channels`."""
+    """Returns `(height, width)` of `image_shape`, halved once for each of `channels`."""
     factor = 2 ** len(channels)
     height, width, _ = image_shape
     if not channels or height % factor or width % factor:

@@ -1,4 +1,4 @@
-"""Class conditioning of a GAN: in the generator's latents, and with the discriminator's projection."""
+"""Class conditioning of a GAN: the generator gets a vector per class, the discriminator a projection."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from core.random import Rng
 
 
 class LatentsOfClass(Module):
-    """Concatenates latents and the vector of their class, `size` numbers in all; without classes, returns latents."""
+    """Concatenates latents and a learnt vector of the class, `size` numbers in all; only latents without classes."""
 
     def __init__(self, latent_size: int, num_classes: int | None, *, rng: Rng):
         super().__init__()
@@ -24,7 +24,7 @@ class LatentsOfClass(Module):
 
 
 class ProjectionHead(Module):
-    """Computes ψ(h) + yᵀVh, a logit of features h and a class y (Miyato and Koyama, 2018); without classes, ψ(h)."""
+    """Computes the logit ψ(h) + yᵀVh of features h and class y (Miyato and Koyama, 2018); without classes, ψ(h)."""
 
     def __init__(self, size: int, num_classes: int | None, *, spectral_norm: bool, rng: Rng):
         super().__init__()
@@ -45,5 +45,5 @@ class ProjectionHead(Module):
 
 
 def normalised(layer: layers.Linear | layers.Conv2D, spectral_norm: bool, rng: Rng) -> Layer:
-    """Returns `layer`, with spectral normalisation (Miyato et al., 2018) if requested."""
+    """Returns `SpectralNorm(layer)` (Miyato et al., 2018) if `spectral_norm`, else `layer`."""
     return layers.SpectralNorm(layer, rng=rng) if spectral_norm else layer

@@ -1,7 +1,7 @@
 """A generative adversarial network (Goodfellow et al., 2014) with configurable placement of its three phases.
 
-`sample` makes fakes, `d` learns to distinguish them from real examples, and `g` learns from the discriminator's output
-for the same fakes, through the pass that made them. An experiment may place each:
+The phase `sample` generates fakes. The phase `d` trains the discriminator to tell these from real examples. The phase
+`g` trains the generator on the same fakes, with gradients through the phase `sample`. Each phase may be placed:
 
     Experiment.placements = {"sample": @on_one_device()}   # the generator on one device, `d` on every replica:
     Experiment.one_device = ["g"]                          # `g` learns where it samples
@@ -36,11 +36,11 @@ JURY = 64  # fakes that evaluation shows the discriminator, the same ones for ev
 
 @gin.configurable
 class Gan(Task):
-    """Learns to generate images like those of a source in [0, 1]; images of another size are resized.
+    """Learns to generate images like the source's images in [0, 1], which are resized to `image_shape`.
 
-    With `num_classes`, both networks get a class: the discriminator the image's, the generator the one to generate.
-    `r1`, `r2` (γ of γ/2 ‖∇D‖²) and `gradient_penalty` (λ) are weights of penalties; `d_steps` is the number of
-    discriminator updates per generator update.
+    With `num_classes`, the discriminator gets the image's class, and the generator the class to generate. `r1` and `r2`
+    (γ in γ/2 ‖∇D‖²) and `gradient_penalty` (λ) are weights of penalties. `d_steps` is the number of discriminator
+    updates per generator update.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Gan(Task):
         self._check_networks()
 
     def phases(self) -> list[Phase]:
-        """Lists the fakes, the discriminator's update and the generator's."""
+        """Lists the phases `sample` (fakes), `d` (discriminator) and `g` (generator)."""
         return [
             Compute("sample", self.fakes),
             Update("d", loss=self.d_loss, trains=self.d, optimizer=self.d_optimizer),
@@ -93,11 +93,11 @@ class Gan(Task):
         return {"image": image, "label": Label(self.num_classes, setting="num_classes")}
 
     def fakes(self, batch: Batch, rng: Rng) -> dict[str, tf.Tensor]:
-        """Makes one fake per row, of the class of the row's real example."""
+        """Returns `{"fake": images}`: one fake per row, with the class of the row's real example."""
         return {"fake": self.g(self.latents(batch, rng), self.label(batch))}
 
     def d_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns the discriminator's side of the game, and its penalties."""
+        """Returns the discriminator's loss of `game`, plus the penalties, per row."""
         real, fake, label = self.real(batch), batch["fake"], self.label(batch)
 
         def critic(image: tf.Tensor) -> tf.Tensor:
@@ -112,14 +112,14 @@ class Gan(Task):
         return Loss(losses, metrics=self.game.accuracy(real_logits, fake_logits))
 
     def g_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns the generator's side of the game."""
+        """Returns the generator's loss of `game`, per row."""
         label = self.label(batch)
         fake_logits = self.d(batch["fake"], label)
         real_logits = self.d(self.real(batch), label) if self.game.paired else None
         return Loss(self.game.generator(fake_logits, real_logits))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the discriminator's loss on each held-out example, with fakes that are the same for all."""
+        """Returns the discriminator's loss on each held-out example, compared with the same fakes each time."""
         real_logits = self.d(self.real(batch), self.label(batch))
         jury = self.sample(Rng.from_seed(0).fold("jury"), JURY)
         fake_logits = self.d(jury["image"], jury.get("label"))
@@ -130,7 +130,7 @@ class Gan(Task):
         return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Makes new images; a conditional network cycles through the classes."""
+        """Generates `n` images; a conditional network cycles through the classes."""
         label = None if self.num_classes is None else tf.range(n) % self.num_classes
         image = self.g(rng.rows.normal(n, self.latent_size), label)
         return {"image": image} if label is None else {"image": image, "label": label}
@@ -142,25 +142,25 @@ class Gan(Task):
         return {"generate": Served(self.generate, inputs, examples=self._with_latents)}
 
     def generate(self, batch: Batch) -> Batch:
-        """Makes an image of each latent."""
+        """Returns `{"image": ...}`, generated from `batch["latent"]` and, if conditional, `batch["label"]`."""
         return {"image": self.g(batch["latent"], self.label(batch))}
 
     def _with_latents(self, batch: Batch) -> Batch:
         return {**batch, "latent": self.latents(batch, Rng.from_seed(0))}
 
     def latents(self, batch: Batch, rng: Rng) -> tf.Tensor:
-        """Draws z, one per row."""
+        """Returns normal random latents z, one per row of `batch`: [rows, latent_size]."""
         return rng.fold("latent").rows.normal(batch["image"].shape[0], self.latent_size)
 
     def real(self, batch: Batch) -> tf.Tensor:
-        """Returns the real images in the size and range of the fakes."""
+        """Returns `batch["image"]`, resized to `image_shape` and rescaled from [0, 1] to [-1, 1]."""
         image = batch["image"]
         if image.shape[1:3] != self.image_shape[:2]:
             image = tf.image.resize(image, self.image_shape[:2])
         return 2.0 * image - 1.0
 
     def label(self, batch: Batch) -> tf.Tensor | None:
-        """Returns the classes of the rows; None for an unconditional network."""
+        """Returns `batch["label"]`; None for an unconditional network."""
         return None if self.num_classes is None else batch["label"]
 
     def _check_penalties(self) -> None:
@@ -190,7 +190,7 @@ def normalises_over_batch(module: Module) -> bool:
 
 
 def _judged(critic: Critic, image: tf.Tensor, weight: float) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """Returns the logits, and `weight` times the squared slopes there."""
+    """Returns the logits of `image`, and `weight` times the squared gradient norm of each logit by its image."""
     if not weight:
         return critic(image), 0.0
     logits, slopes = logits_and_slopes(critic, image)

@@ -53,9 +53,9 @@ PARTS = {
 
 @gin.configurable
 def gpt2_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}) -> StartFrom:
-    """Starts from a GPT-2 in the folder `path`, as written by `save_pretrained` of `transformers`.
+    """Starts a run from a GPT-2 in the folder `path`, written by `save_pretrained` of `transformers`.
 
-    Its names are those of a `LanguageModel`: `net/tokens/w`, `net/blocks/0/attention/query/w`.
+    `take` and `rename` use the names in a `LanguageModel`: `net/tokens/w`, `net/blocks/0/attention/query/w`.
     """
     return StartFrom(lambda: Gpt2Weights(path_of(path)), path, take, rename)
 
@@ -83,7 +83,7 @@ class Gpt2Weights(Weights):
         super().__init__(f"`{folder}`", types, {**self._tensors.record, "path": str(folder)})
 
     def _cut(self, name: str, shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
-        """Returns the shape of each of so many equal parts of a tensor."""
+        """Returns the shape of each part if the last axis of `shape` is split into `parts` equal parts."""
         if parts == 1:
             return shape
         if not shape or shape[-1] % parts:
@@ -110,7 +110,7 @@ class Gpt2Weights(Weights):
 
 
 def _shape_of(net: Transformer) -> dict[str, Any]:
-    """Returns the settings of a network that its variables' shapes don't show."""
+    """Returns those settings of `net` that can't be told from variable shapes, such as `{"norm": "layer"}`."""
     block = net.blocks[0]
     return {
         "num_heads": block.attention.num_heads,
@@ -123,7 +123,7 @@ def _shape_of(net: Transformer) -> dict[str, Any]:
 
 
 def _taken_apart(name: str) -> tuple[str, str]:
-    """Returns our prefix of a name (for a block, the block's), and the rest of their name."""
+    """Splits a GPT-2 name: `h/0/attn/c_attn/weight` gives `("blocks/0/", "attn/c_attn/weight")`."""
     found = re.fullmatch(r"(?:transformer/)?(?:h/(\d+)/)?(.*)", name)
     assert found
     return (f"blocks/{found[1]}/" if found[1] else ""), found[2]

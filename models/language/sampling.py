@@ -1,8 +1,8 @@
 """Text generation: one token after another, with cached keys and values.
 
-Prompts of different lengths are processed together, all rows at the same position: within a prompt, its next token
-replaces the chosen one. So there is no padding, and a row's text is the same as alone, except for its random numbers,
-which depend on the row's index.
+Prompts of different lengths are processed together, with all rows at the same position. Within a prompt, the prompt's
+next token replaces the generated token, so there is no padding. A row's text is independent of the other rows. Only
+random numbers depend on the row's index.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Choice = Callable[[tf.Tensor, Rng], tf.Tensor]  # logits [rows, vocabulary] -> a
 
 
 class Decoder(Protocol):
-    """Generates text with a network."""
+    """A function that generates text with a `Transformer`."""
 
     def __call__(
         self,
@@ -33,25 +33,25 @@ class Decoder(Protocol):
         vocabulary: int,
         rng: Rng,
     ) -> tf.Tensor:
-        """Returns tokens, [rows, length]. Each row begins with its prompt: `lengths[row]` tokens of `prompts[row]`.
+        """Returns tokens [rows, length]; each row begins with its prompt, the first `lengths[row]` of `prompts[row]`.
 
-        Tokens are below `vocabulary`, which may be smaller than the network's vocabulary. A row ends with the token
-        `end`, which also fills the rest of the row.
+        Tokens are below `vocabulary`, which may be smaller than the network's vocabulary. After the first generated
+        token `end`, the row is filled with `end`.
         """
 
 
 @gin.configurable
 def greedy() -> Decoder:
-    """Takes the most probable token."""
+    """Makes a decoder that always takes the most probable next token."""
     return _by_choice(lambda logits, rng: tf.argmax(logits, -1, tf.int32))
 
 
 @gin.configurable
 def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float | None = None) -> Decoder:
-    """Samples each token from the network's prediction, sharpened by a `temperature` below 1.
+    """Makes a decoder that samples each token; a `temperature` below 1 favours probable tokens.
 
-    It draws only from the `top_k` most probable tokens (Fan et al., 2018), or from the fewest whose total probability
-    reaches `top_p` (nucleus sampling: Holtzman et al., 2020).
+    With `top_k`, only the `top_k` most probable tokens may be drawn (Fan et al., 2018). With `top_p`, only the most
+    probable tokens whose total probability reaches `top_p` (nucleus sampling: Holtzman et al., 2020).
     """
     check_positive(temperature=temperature)
     if top_k is not None:
@@ -74,7 +74,7 @@ def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float 
 
 @gin.configurable
 def beam_search(width: int = 4) -> Decoder:
-    """Searches for the most probable text: at each position the `width` best prefixes continue (Lowerre, 1976)."""
+    """Makes a decoder that searches for the most probable text, keeping the `width` best prefixes (Lowerre, 1976)."""
     check_size(width=width)
 
     def decode(
@@ -121,19 +121,19 @@ def beam_search(width: int = 4) -> Decoder:
 
 
 def keep_top_k(logits: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns `logits` [rows, vocabulary] with minus infinity except for the `k` largest of each row."""
+    """Returns `logits` [rows, vocabulary] with all but the `k` largest of each row replaced by minus infinity."""
     return tf.where(_ranks(logits) < k, logits, -float("inf"))
 
 
 def keep_nucleus(logits: tf.Tensor, p: float) -> tf.Tensor:
-    """Returns `logits` with minus infinity except for the fewest whose total probability reaches `p`."""
+    """Keeps the largest logits of each row until their total probability reaches `p`; others become minus infinity."""
     before = tf.cumsum(tf.nn.softmax(tf.sort(logits, -1, "DESCENDING")), -1, exclusive=True)
     count = tf.math.count_nonzero(before < p, -1, keepdims=True, dtype=tf.int32)
     return tf.where(_ranks(logits) < count, logits, -float("inf"))
 
 
 def _ranks(logits: tf.Tensor) -> tf.Tensor:
-    """Returns the rank of each value in its row; equal values rank by index."""
+    """Returns the rank of each value in its row, 0 for the largest; equal values rank by index."""
     return tf.argsort(tf.argsort(logits, -1, "DESCENDING", stable=True), -1)
 
 
@@ -170,9 +170,9 @@ def _by_choice(choose: Choice) -> Decoder:
 def _begin(
     net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, length: int, end: int, vocabulary: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[Cache]]:
-    """Processes the common length of all prompts at once.
+    """Processes the first `min(lengths)` tokens of all prompts in one call of `net`.
 
-    Returns the next position, the tokens [rows, length], the logits for that position, and the caches.
+    Returns the next position, the tokens [rows, length], the logits of the next token, and the caches.
     """
     rows, longest = prompts.shape
     if longest >= length:
@@ -192,7 +192,7 @@ def _begin(
 
 
 def _next(net: Transformer, tokens: tf.Tensor, caches: list[Cache], vocabulary: int) -> tuple[tf.Tensor, list[Cache]]:
-    """Returns the logits of the next token within `vocabulary`, and the caches; raises if a logit isn't finite."""
+    """Returns the next token's logits [rows, vocabulary] and the caches; a non-finite logit raises an error."""
     logits, caches = net.decode(tokens, caches)
     return tf.debugging.check_numerics(logits[:, :vocabulary], "the logits of what comes next"), caches
 

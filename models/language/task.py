@@ -16,11 +16,11 @@ from models.language.transformer import Transformer
 
 @gin.configurable
 class LanguageModel(Task):
-    """Predicts each token of a text from earlier ones, in windows of `context` tokens and their targets.
+    """Predicts each token of a text from earlier tokens, in windows of `context` tokens and their targets.
 
-    The network is GPT-2's by default; `positions` may be `"rotary"`, `norm` `"rms"` and `feed_forward` `"swiglu"`, with
-    fewer `num_kv_heads` than `num_heads`. `decoder` generates texts of `text_length` tokens, including the prompt (by
-    default `context`).
+    By default, the network is like GPT-2. Alternatives are `positions="rotary"`, `norm="rms"`, `feed_forward="swiglu"`
+    and fewer `num_kv_heads` than `num_heads`. `decoder` generates texts of `text_length` tokens (by default `context`),
+    including the prompt.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LanguageModel(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
-        """Returns the cross-entropy of each token, given earlier ones of its document; `rng=None` means evaluation."""
+        """Returns each token's cross-entropy, given earlier tokens of its document; `rng=None` means evaluation."""
         document = batch["document"]
         tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
         logits = self.net(tokens[:, :-1], document[:, :-1], rng)
@@ -87,9 +87,9 @@ class LanguageModel(Task):
         return self.loss(batch, rng=None)
 
     def write(self, rng: Rng, prompts: tf.Tensor, lengths: tf.Tensor, *, end: int, vocabulary: int) -> tf.Tensor:
-        """Returns texts [rows, text_length] that begin with `prompts` [rows, time] of these lengths, and end in `end`.
+        """Returns texts [rows, text_length] that begin with the first `lengths[row]` tokens of `prompts` [rows, time].
 
-        Their tokens are below `vocabulary`. The first `end` of a row also fills the rest of it.
+        All tokens are below `vocabulary`. After the first generated token `end`, the row is filled with `end`.
         """
         length = self.text_length
         return self.decoder(self.net, prompts, lengths, length=length, end=end, vocabulary=vocabulary, rng=rng)
@@ -105,12 +105,12 @@ class LanguageModel(Task):
         }
 
     def prefill(self, batch: Batch) -> Batch:
-        """Returns the next token's logits [rows, vocabulary] after `tokens` [rows, time], and a cache."""
+        """Returns `logits` of the token after `batch["tokens"]`, and the cache: `keys`, `values` and `position`."""
         tokens = batch["tokens"]
         return self._decoded(tokens, self.net.empty_caches(tf.shape(tokens)[0], self.text_length))
 
     def decode(self, batch: Batch) -> Batch:
-        """Returns the same for `tokens` that come after those in the cache `keys`, `values`, `position`."""
+        """Returns the same as `prefill` for `batch["tokens"]` that continue the text in the cache of `batch`."""
         keys, values = tf.unstack(batch["keys"], axis=1), tf.unstack(batch["values"], axis=1)
         caches = [Cache(k, v, batch["position"]) for k, v in zip(keys, values, strict=True)]
         return self._decoded(batch["tokens"], caches)

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: predicts each token from those before it (Vaswani et al., 2017; Radford et al., 2019)."""
+"""A decoder-only transformer: predicts each token from earlier tokens (Vaswani et al., 2017; Radford et al., 2019)."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ ROTARY_BASE = 10000.0
 
 
 class FeedForward(Module):
-    """`down(gelu(up(x)))`, in GPT-2's tanh approximation, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
+    """`down(gelu(up(x)))` with tanh-approximated GELU, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
 
-    `hidden` is four times `size` by default. SwiGLU has a third matrix, so its default is two thirds of that, for the
-    same number of parameters.
+    By default, `hidden` is four times `size`. SwiGLU has a third matrix, so with SwiGLU `hidden` is two thirds of that.
+    Both then have about as many parameters.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FeedForward(Module):
 
 
 class Block(Module):
-    """Adds attention's output to `x`, then a feed-forward layer's; each normalises its input."""
+    """A transformer block: `x += attention(norm_1(x))`, then `x += feed_forward(norm_2(x))`."""
 
     def __init__(
         self,
@@ -88,18 +88,18 @@ class Block(Module):
         return x + self.dropout(self.feed_forward(self.norm_2(x)), rng and rng.fold("feed_forward"))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
-        """Returns the block's outputs for the positions after those in `cache`, and the cache with them."""
+        """Returns the outputs for `x`, which continues the sequence in `cache`, and the cache extended with `x`."""
         y, cache = self.attention.decode(self.norm_1(x), cache)
         x += y
         return x + self.feed_forward(self.norm_2(x)), cache
 
 
 class Transformer(Module):
-    """Maps `tokens` [rows, time] to the logits [rows, time, vocabulary] of the tokens that follow them.
+    """Maps `tokens` [rows, time] to logits [rows, time, vocabulary] of each position's next token.
 
-    The output reuses the token table (Press and Wolf, 2017). The last matrices of residual branches start smaller, by
-    the root of their number (Radford et al., 2019). With `recompute`, the gradient stores only each block's input (Chen
-    et al., 2016).
+    The output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch is
+    initialized smaller, by √(number of branches) (Radford et al., 2019). With `recompute`, only each block's input is
+    stored for the gradient (Chen et al., 2016).
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class Transformer(Module):
         self.dropout = Dropout(dropout)
 
     def __call__(self, tokens: tf.Tensor, document: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
-        """Returns logits; a token sees all earlier ones, or those of the same `document` [rows, time].
+        """Returns logits; a token sees all earlier tokens, or only those with the same `document` id [rows, time].
 
-        Positions count from the first token of each document, so a document's logits don't depend on where it is.
+        Positions count from the first token of each document, so logits don't depend on the document's place in a row.
         """
         if tokens.shape.rank != 2 or (tokens.shape[1] or 0) > self.context:
             raise ValueError(
@@ -169,13 +169,13 @@ class Transformer(Module):
         return self.tokens.logits(self.norm(x))
 
     def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Cache]:
-        """Returns a cache for each block, for `room` positions."""
+        """Returns one empty cache per block, with room for `room` positions."""
         return [block.attention.empty_cache(rows, room) for block in self.blocks]
 
     def decode(self, tokens: tf.Tensor, caches: Sequence[Cache]) -> tuple[tf.Tensor, list[Cache]]:
-        """Returns the next token's logits [rows, vocabulary] after `tokens`, and the caches with them.
+        """Returns logits [rows, vocabulary] of the token after `tokens`, and the caches extended with `tokens`.
 
-        `tokens` [rows, time] come after those in `caches`: one or more.
+        `tokens` [rows, time] continue the sequences in `caches` with one or more tokens.
         """
         x = self._embed(tokens, tf.expand_dims(caches[0].length + tf.range(tf.shape(tokens)[1]), 0))
         after = []
@@ -190,6 +190,6 @@ class Transformer(Module):
 
 
 def make_norm(kind: str, size: int, *, bias: bool) -> Module:
-    """Makes the norm of that kind; with `bias`, LayerNorm has an offset."""
+    """Makes a norm: `kind` is "layer" (with an offset if `bias`) or "rms"."""
     check_choice("norm", kind, ("layer", "rms"))
     return LayerNorm(size, epsilon=EPSILON, offset=bias) if kind == "layer" else RMSNorm(size, epsilon=EPSILON)

@@ -4,8 +4,8 @@
     cycle consistency: F(G(a)) ≈ a and G(F(b)) ≈ b;
     identity: G(b) ≈ b and F(a) ≈ a, which preserves colours.
 
-A step is one update of both generators, which passes its fakes on, and one of each discriminator, which sees them
-through a history of images. Nothing is generated twice. In names, F is `g_ba`, and `d_a` judges images of domain a.
+A step updates both generators together, then each discriminator. Discriminators get the same fakes through an
+`ImagePool`. In the code, G is `g_ab`, F is `g_ba`, and `d_a` judges images of domain a.
 """
 
 import functools
@@ -30,8 +30,8 @@ from models.translation.task import Ratio, Translation, mean_distance
 class CycleGan(Translation):
     """Trains on images `a` and `b` of `image_shape` (height, width, channels), in [-1, 1]; rows needn't be pairs.
 
-    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` crops larger images to that. If the rows of the
-    evaluation source are pairs (`paired_evaluation`), translations are compared with them.
+    The defaults are the paper's, for 256 by 256 pixels. `crop_and_flip` crops larger images to `image_shape`. With
+    `paired_evaluation`, rows of the evaluation source are pairs, and translations of `a` are compared with `b`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CycleGan(Translation):
         self.one_device = ("pool_a", "pool_b") if pool_size else ()
 
     def phases(self) -> list[Phase]:
-        """Lists both generators together, the histories, and each discriminator."""
+        """Lists the update of both generators, the phases of the image pools, and each discriminator's update."""
         generators = [self.g_ab, self.g_ba]
         histories: list[Phase] = []
         discriminators: list[Phase] = []
@@ -106,21 +106,21 @@ class CycleGan(Translation):
         return Loss(loss, metrics=metrics, outputs={"fake_a": fake_a, "fake_b": fake_b})
 
     def discriminator_loss(self, d: PatchGan, domain: str, batch: Batch, rng: Rng) -> Loss:
-        """Returns half of (D(real) − 1)² + D(fake)²: halved in the paper, to slow the discriminator down."""
+        """Returns ((D(real) − 1)² + D(fake)²) / 2; the paper halves it to slow the discriminator down."""
         real, fake = self.images(batch)["ab".index(domain)], batch[f"shown_{domain}"]
         real_logits, fake_logits = tf.split(d(tf.concat([real, fake], 0)), 2)
         metrics = self.game.accuracy(real_logits, fake_logits)
         return Loss(self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
-        """Returns G(a)."""
+        """Returns G(image): images of domain a as images of domain b."""
         return self.g_ab(image)
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
         return {"a_to_b": self.served("a", self.g_ab), "b_to_a": self.served("b", self.g_ba)}
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Measures the cycle; for pairs, also each translation's error and that of leaving images unchanged."""
+        """Returns the cycle error; for pairs, also each translation's error and the error of unchanged images."""
         a, b = self.held_out(batch)
         fake_b, fake_a = self.g_ab(a), self.g_ba(b)
         cycle = mean_distance(self.g_ba(fake_b), a) + mean_distance(self.g_ab(fake_a), b)

@@ -21,7 +21,7 @@ from core.task import Batch, Compute
 
 
 class ImagePool(Module):
-    """Stores up to `size` images of one shape, and their number; with size 0 it has no variables."""
+    """Stores up to `size` images of `image_shape`, and their number; with `size=0`, it has no variables."""
 
     def __init__(self, size: int, image_shape: Sequence[int]):
         super().__init__()
@@ -33,14 +33,14 @@ class ImagePool(Module):
             self.count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="count")
 
     def __call__(self, images: tf.Tensor, rng: Rng) -> tuple[tf.Tensor, dict[Any, tf.Tensor]]:
-        """Returns the images to show in place of `images`, and the pool's new state for the engine."""
+        """Returns the images to show in place of `images`, and the pool's new state, `{variable.ref(): value}`."""
         draws = rng.rows.uniform(images.shape[0], 2)
         pool, count = self.images.read_value(), self.count.read_value()
         shown, pool, count = exchange(pool, count, tf.cast(images, pool.dtype), draws)
         return shown, {self.images.ref(): pool, self.count.ref(): count}
 
     def phase(self, name: str, images: str, shown: str) -> Compute:
-        """Makes a phase that shows `shown` in place of `images`; with a pool of size 0, they are the same."""
+        """Makes a phase that reads the feature `images` and outputs `shown`; with `size=0`, both are equal."""
         if not self.size:
             return Compute(name, lambda batch, rng: {shown: batch[images]})
 
@@ -54,12 +54,11 @@ class ImagePool(Module):
 def exchange(
     pool: tf.Tensor, count: tf.Tensor, images: tf.Tensor, draws: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the image shown for each of `images`, the pool after them, and its number of images.
+    """Returns the image shown for each of `images`, the new pool, and the new number of images in the pool.
 
-    Images arrive one by one, in order. While the pool isn't full, each is stored and shown. After that a coin decides
-    (`draws[:, 0]`). Either the image is shown and discarded, or it replaces one of the pool (`draws[:, 1]`), which is
-    shown instead, and which may come from an earlier row of the same batch. There is no loop: for each row, the image
-    in its slot at that moment is computed directly.
+    Images enter one by one, in row order. While the pool isn't full, each image is stored and shown. Afterwards a coin
+    decides (`draws[:, 0]`). Either the image itself is shown, or it replaces a pool image (`draws[:, 1]`), which is
+    shown instead. That pool image may be from an earlier row of the same batch. The result is computed without a loop.
     """
     size, rows = pool.shape[0], images.shape[0]
     row, place = tf.range(rows, dtype=tf.int64), tf.range(size, dtype=tf.int64)
@@ -69,7 +68,7 @@ def exchange(
     keeping = filling | swapping
 
     def newest(wanted: tf.Tensor) -> tf.Tensor:
-        """Finds the last stored row, as an index into `both`, among those `wanted` for each entry; -1 if none."""
+        """Returns for each line of `wanted` the index in `both` of the last stored true row; -1 if there is none."""
         return tf.reduce_max(tf.where(wanted & keeping, size + row, tf.constant(-1, tf.int64)), axis=1)
 
     before = newest((slot[:, tf.newaxis] == slot) & (row[:, tf.newaxis] > row))

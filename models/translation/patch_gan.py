@@ -16,8 +16,8 @@ _KERNEL = 4
 class PatchGan(Module):
     """D: maps images [rows, height, width, in_channels] to logits [rows, h, w, 1], one per patch.
 
-    In the papers' notation `channels=(64, 128, 256, 512)` is C64-C128-C256-C512, which sees patches of 70 by 70; with
-    fewer entries, patches shrink to 34 and 16.
+    In the papers' notation, `channels=(64, 128, 256, 512)` is C64-C128-C256-C512, whose patches have 70 by 70 pixels.
+    Three entries give patches of 34 by 34, two give 16 by 16.
     """
 
     def __init__(self, in_channels: int, *, channels: Sequence[int], rng: Rng):
@@ -45,14 +45,14 @@ class PatchGan(Module):
 
     @property
     def receptive_field(self) -> int:
-        """Returns the side of the patch that one logit depends on."""
+        """Returns the side, in pixels, of the patch that one logit depends on."""
         field = 1
         for stride in reversed(self.strides):
             field = (field - 1) * stride + _KERNEL
         return field
 
     def check_size(self, task: str, image_shape: Sequence[int]) -> None:
-        """Raises for images that are too small for a patch."""
+        """Raises an error if images of `image_shape` are too small to give one logit."""
         for size in image_shape[:2]:
             left = size
             for stride in self.strides:

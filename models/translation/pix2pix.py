@@ -3,7 +3,7 @@
     G: a, noise → b, with dropout as the noise; D judges pairs, (a, b) against (a, G(a)), patch by patch;
     an L1 distance to the true b is added, because D alone would accept any plausible one.
 
-A step is one update of the generator, which passes its fakes on, and one of the discriminator.
+A step has one update of the generator, then one update of the discriminator on the same fakes.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from models.translation.unet import UNetGenerator
 class Pix2Pix(Translation):
     """Trains on pairs of images `a` and `b` of `image_shape` (height, width, channels), in [-1, 1].
 
-    The defaults are the paper's for 256 by 256 pixels; `crop_and_flip` crops larger images to that, both of a pair
-    alike. The generator halves its images once for each of `generator_channels`.
+    The defaults are the paper's, for 256 by 256 pixels. `crop_and_flip` crops larger images to `image_shape`, with the
+    same crop for both images of a pair. The generator halves an image once for each of `generator_channels`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Pix2Pix(Translation):
         )
 
     def d_loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns half of −log D(a, b) − log(1 − D(a, G(a))): halved in the paper, to slow the discriminator down."""
+        """Returns (−log D(a, b) − log(1 − D(a, G(a)))) / 2; the paper halves it to slow the discriminator down."""
         a, b = self.images(batch)
         pairs = tf.concat([tf.concat([a, b], -1), tf.concat([a, batch["fake_b"]], -1)], 0)
         real_logits, fake_logits = tf.split(self.d(pairs), 2)
@@ -84,11 +84,11 @@ class Pix2Pix(Translation):
         return Loss(0.5 * self.game.discriminator(real_logits, fake_logits), metrics=metrics)
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
-        """Returns G(a) without noise, so that a translation is reproducible."""
+        """Returns G(image) without dropout, so that a translation is reproducible."""
         return self.g(image)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the error of the translation, and that of leaving the image unchanged."""
+        """Returns the mean absolute error of the translation of `a`, and of `a` itself, both compared with `b`."""
         a, b = self.held_out(batch)
         error, nothing = mean_distance(self.g(a), b), mean_distance(a, b)
         return Loss(

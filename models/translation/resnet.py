@@ -12,9 +12,9 @@ from core.random import Rng
 
 
 class ResNetGenerator(Module):
-    """G: downsamples to a quarter of the size, applies `blocks` residual blocks, upsamples; images are in [-1, 1].
+    """G: halves images in [-1, 1] twice, applies `blocks` residual blocks, and doubles the size twice.
 
-    Borders are reflected, because zero padding would give images a frame.
+    Borders are padded by reflection, because zero padding would give images a visible frame.
     """
 
     def __init__(self, channels: int, *, width: int, blocks: int, rng: Rng):

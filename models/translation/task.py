@@ -16,8 +16,8 @@ from core.task import Batch, Compute, Feature, Image, Phase, Served, Task
 class Translation(Task):
     """Learns from images of `image_shape` (height, width, channels) in [-1, 1].
 
-    With `crop_and_flip`, it crops the source's images, which may be larger, at random, and mirrors half of them; if the
-    rows are `paired`, both images of a row alike.
+    With `crop_and_flip`, the source's images may be larger: they are cropped at random, and half of them are mirrored.
+    With `paired`, both images of a row get the same crop and flip.
     """
 
     def __init__(self, image_shape: Sequence[int], *, multiple: int, why: str, crop_and_flip: bool, paired: bool):
@@ -41,11 +41,11 @@ class Translation(Task):
         self.image_shape, self.crop_and_flip, self.paired = tuple(image_shape), crop_and_flip, paired
 
     def crops(self) -> list[Phase]:
-        """Lists the phase that crops for all later phases, if any."""
+        """Lists the phase that crops images, to be put first; an empty list without `crop_and_flip`."""
         return [Compute("crop", self.cut)] if self.crop_and_flip else []
 
     def cut(self, batch: Batch, rng: Rng | None) -> dict[str, tf.Tensor]:
-        """Crops images to `image_shape`: at random, or without an `rng` at the centre."""
+        """Crops `a` and `b` to `image_shape`, at random, or at the centre without an `rng`: `{"cut_a", "cut_b"}`."""
         size = self.image_shape[0]
         if rng is None:
             rng_a = rng_b = None
@@ -57,7 +57,7 @@ class Translation(Task):
         }
 
     def images(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the images for a phase after `crops`."""
+        """Returns the images `(a, b)` from the batch of a phase that comes after `crops()`; cropped if required."""
         return (batch["cut_a"], batch["cut_b"]) if self.crop_and_flip else (batch["a"], batch["b"])
 
     def translate(self, image: tf.Tensor) -> tf.Tensor:
@@ -68,7 +68,7 @@ class Translation(Task):
         return {"a_to_b": self.served("a", self.translate)}
 
     def served(self, domain: str, translate: Callable[[tf.Tensor], tf.Tensor]) -> Served:
-        """Returns an exported function that translates images of a domain in the networks' size."""
+        """Returns an exported function that applies `translate` to images of `domain` ("a" or "b") in `image_shape`."""
         return Served(
             lambda batch: {"translated": translate(batch["image"])},
             {"image": tf.TensorSpec([None, *self.image_shape])},
@@ -76,11 +76,11 @@ class Translation(Task):
         )
 
     def held_out(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the images `a` and `b` for evaluation, in the size that `translate` takes."""
+        """Returns the images `(a, b)` of an evaluation batch, cropped at the centre to `image_shape` if required."""
         return self.images(self.cut(batch, None) if self.crop_and_flip else batch)
 
     def reads(self) -> dict[str, Feature]:
-        """Returns float images `a` and `b` of `image_shape`, or at least that large if they are cropped."""
+        """Returns the features `a` and `b`: images of `image_shape`, or at least that large with `crop_and_flip`."""
         larger = "" if self.crop_and_flip else f", or let `{type(self).__name__}.crop_and_flip` cut larger ones"
         size: Literal["at_least", "equal"] = "at_least" if self.crop_and_flip else "equal"
         image = Image(self.image_shape, low=-1.0, high=1.0, size=size, remedy=f"give both the same size{larger}")
@@ -88,7 +88,7 @@ class Translation(Task):
 
 
 def checked_translation(task: Task) -> Translation:
-    """Returns `task` if it is a `Translation`; else raises."""
+    """Returns `task` if it is a `Translation`, else raises a `ConfigurationError`."""
     if not isinstance(task, Translation):
         raise ConfigurationError(
             f"`{type(task).__name__}` translates no images: it needs `translate(image)`, as a "
@@ -98,19 +98,19 @@ def checked_translation(task: Task) -> Translation:
 
 
 def mean_distance(images: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Returns the mean absolute difference of each row's pixels."""
+    """Returns the mean absolute difference between `images` and `targets` of each row: [rows]."""
     return tf.reduce_mean(losses.absolute_error(images, targets), axis=[1, 2, 3])
 
 
 class Ratio(NamedTuple):
-    """Sums whose ratio is a relative mean: for example, of errors relative to those of doing nothing."""
+    """A metric Σ value / Σ unit: for example, errors of translations relative to errors of unchanged images."""
 
     total: tf.Tensor
     unit: tf.Tensor
 
     @classmethod
     def of(cls, values: tf.Tensor, units: tf.Tensor) -> "Ratio":
-        """Adds up one value and one unit per example."""
+        """Adds up `values` and `units`, which have one number per example."""
         return cls(*(tf.reduce_sum(tf.cast(x, tf.float64)) for x in (values, units)))
 
     def result(self) -> tf.Tensor:

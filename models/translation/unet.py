@@ -12,7 +12,7 @@ _DROPPED = 3  # layers of the decoder with dropout, which is this generator's on
 
 
 class UNetGenerator(Module):
-    """G: halves images once for each of `channels`, and doubles them as often, with skips between equal sizes.
+    """G: halves images once for each of `channels`, then doubles them as often, with skip connections.
 
     In the paper's notation `channels=(64, 128, 256, 512, 512, 512, 512, 512)` is C64-C128-C256-C512-C512-C512-C512-C512
     and back CD512-CD512-CD512-C512-C256-C128-C64.
@@ -36,7 +36,7 @@ class UNetGenerator(Module):
             size = 2 * out
 
     def __call__(self, images: tf.Tensor, rng: Rng | None = None) -> tf.Tensor:
-        """Translates images: with dropout if there is an `rng`; without, deterministically."""
+        """Translates `images`: with dropout if `rng` is given, else deterministically."""
         x, skips = images, []
         for i, halving in enumerate(self.down):
             x = halving(tf.nn.leaky_relu(x, 0.2) if i else x)

@@ -1,7 +1,7 @@
 """The task for evaluation and export: with averaged weights, if an optimizer keeps averages.
 
-Moving statistics of the trained weights would be wrong for averaged weights. So an optimizer that averages weights also
-averages the layers' statistics (`Optimizer.average_statistics`), and evaluation reads both.
+The batch-norm statistics of the trained weights don't fit averaged weights. So an optimizer that averages weights also
+averages the layers' statistics (`Optimizer.average_statistics`), and evaluation reads both averages.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ from trainers.experiment import Experiment
 
 
 class Averaged:
-    """A task to read from. `update` copies the state of training into it."""
+    """Holds the `task` that evaluation reads; `update` copies the current weights or averages into that task."""
 
     def __init__(self, task: Task):
         self._task = task
@@ -30,13 +30,13 @@ class Averaged:
         return self._task
 
     def update(self) -> None:
-        """Does nothing if the trained weights themselves are read."""
+        """Brings `task` up to date; does nothing here, because `task` is the trained task itself."""
 
 
 class AveragedTwin(Averaged):
-    """A second task that holds the averages, so that the trained task is never modified.
+    """Holds a second task with averaged weights, so that the trained task is never modified.
 
-    With parameter servers it is on the host: reading server variables one by one takes a message each.
+    With parameter servers, the second task is on the host, since reading each variable from a server takes a message.
     """
 
     def __init__(self, experiment: Experiment):
@@ -46,7 +46,7 @@ class AveragedTwin(Averaged):
         self._copy = traced_for_each(self._copied)
 
     def update(self) -> None:
-        """Copies the averages, and all variables without an average."""
+        """Copies the averages into the second task, and the current values of variables without an average."""
         self._copy()
 
     def _copied(self) -> None:
@@ -64,7 +64,7 @@ class AveragedTwin(Averaged):
 
 
 class HostTwin(Averaged):
-    """The task of a mesh for hooks: a copy on the host in plain variables, made at first use."""
+    """Holds a copy of a mesh's task for hooks, in plain variables on the host; the copy is made at its first use."""
 
     def __init__(self, experiment: Experiment, averaged: Averaged):
         self.experiment, self.averaged = experiment, averaged
@@ -74,7 +74,7 @@ class HostTwin(Averaged):
         return self.experiment.make_host_task()
 
     def update(self) -> None:
-        """Gathers and copies the values of the mesh one after the other; a collective of all processes."""
+        """Copies all values from the mesh to the host, one by one; every process must call it (a collective)."""
         self.averaged.update()
         twins = named_variables(self.task)
         for path, variable in named_variables(self.averaged.task).items():
@@ -82,9 +82,9 @@ class HostTwin(Averaged):
 
 
 def where_averages_lie(assembly: Assembly) -> dict[str, str | None]:
-    """Returns {path of a task's variable: path of the checkpoint's variable that evaluation reads}.
+    """Returns {path of the task's variable: path in the checkpoint of the average that evaluation reads}.
 
-    The value is `None` for a variable that an optimizer computes; no checkpoint holds it.
+    The value is `None` if the optimizer computes the average when it is read; then no checkpoint contains it.
     """
     paths, found = {id(v): path for path, v in assembly.task_variables.items()}, dict[str, str | None]()
     for phase, optimizer in assembly.optimizers.items():
@@ -109,7 +109,7 @@ def restore(
 ) -> None:
     """Restores `variables` from a checkpoint, as `core.checkpoint.restore` does.
 
-    Checkpoints of old versions lack averaged statistics; they begin at the layers' own, which `say` reports.
+    If an old checkpoint lacks averaged statistics, the averages start at the layers' statistics; `say` reports this.
     """
     places = {
         _place_of_statistic(phase, path): optimizer
@@ -129,12 +129,12 @@ def restore(
 
 
 def readable_task(experiment: Experiment, averaged: Averaged) -> Averaged:
-    """Returns the task that hooks read: the evaluated one or, on a mesh, its copy on the host."""
+    """Returns the holder of the task that hooks read: `averaged`, or on a mesh a copy on the host."""
     return averaged if experiment.assembly.backend.one_device_reads else HostTwin(experiment, averaged)
 
 
 def averaged_task(experiment: Experiment) -> Averaged:
-    """Returns the task to read: itself, or a twin if an optimizer averages."""
+    """Returns the holder of the task to evaluate: a second task if an optimizer averages, else the trained task."""
     averages = any(optimizer.transform.shadow for optimizer in experiment.assembly.optimizers.values())
     copied = experiment.assembly.backend.evaluates_copy
     return AveragedTwin(experiment) if averages or copied else Averaged(experiment.task)

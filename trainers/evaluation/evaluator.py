@@ -1,6 +1,6 @@
 """Evaluation: each held-out example counts exactly once, for any batch size.
 
-If the task compares examples with each other (`all_rows`), it compares those of a batch, over all replicas.
+If the task compares examples with each other (`all_rows`), it compares the examples of one batch on all replicas.
 """
 
 import functools
@@ -36,9 +36,9 @@ from trainers.options.sizes import MOST
 class Evaluator:
     """Evaluates a task on a source.
 
-    If an optimizer averages the weights, the averages are evaluated. The last batch is padded; the padding is removed
-    before the task sees it. Evaluators given as `beside` share what doesn't depend on the source: averaged weights and,
-    for chunks of equal shape, traces.
+    If an optimizer averages the weights, the averages are evaluated. The last batch is padded, but the task gets only
+    real examples. Evaluators in `beside` share their averaged weights with this evaluator, and for chunks of equal
+    shape also their traced functions.
     """
 
     def __init__(self, experiment: Experiment, source: Source, *beside: "Evaluator", global_batch_size: int = 256):
@@ -116,7 +116,7 @@ class Evaluator:
         return figures
 
     def _refuse_unfit_example(self, name: str, value: float, alive: Callable[[], None]) -> None:
-        """Raises a `DataError` if a single example isn't finite and makes the metric `name` so."""
+        """Raises a `DataError` if one non-finite example is the reason why the metric `name` isn't finite."""
 
         def goes_wrong(batch: Batch) -> bool:
             handed = {key: self.backend.taken(self.backend.handed(x), x.dtype) for key, x in batch.items()}
@@ -135,7 +135,7 @@ class Evaluator:
 class Evaluations:
     """Evaluates a task on each held-out source, by split.
 
-    False if there is no held-out source.
+    `bool(evaluations)` is false if there is no held-out source.
     """
 
     def __init__(self, experiment: Experiment):
@@ -156,12 +156,12 @@ class Evaluations:
 
     @property
     def figures(self) -> list[str]:
-        """Lists all metrics by the names that results and gin files use."""
+        """Lists the names of all metrics, as results and gin files use them."""
         sums = {split: evaluator.sums.spec.zero_sums() for split, evaluator in self._evaluators.items()}
         return [short_name(split, name) for split, found in sums.items() for name in means(found)]
 
     def check_figure(self, best: Better | None) -> None:
-        """Raises a `ConfigurationError` if no evaluation has the metric that selects the best checkpoint."""
+        """Raises a `ConfigurationError` if no evaluation has the metric that `best` uses to select a checkpoint."""
         if best:
             check_figure(best, self.figures, "Trainer.keep_best")
 
@@ -169,7 +169,7 @@ class Evaluations:
         return len(self._evaluators)
 
     def trace(self) -> None:
-        """Compiles in advance what can't wait for the first evaluation."""
+        """Compiles evaluations before training, on the platforms where the first evaluation would be too late."""
         for evaluator in self._evaluators.values():
             evaluator.sums.trace()
 
@@ -182,7 +182,7 @@ class Evaluations:
             )
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> Iterator[tuple[str, dict[str, float]]]:
-        """Yields each split with its metrics; calls `alive` after each batch of work."""
+        """Yields `(split, metrics)` for each held-out source; calls `alive` after each chunk of batches."""
         self.check()
         for split, evaluator in self._evaluators.items():
             yield split, evaluator.evaluate(alive)

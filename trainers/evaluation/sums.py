@@ -18,9 +18,9 @@ from trainers.errors.tensorflow import WRONG_ROWS
 
 
 class ChunkSums:
-    """Sums over chunks of one shape in functions traced once, shared by all sources with such chunks.
+    """Sums metrics over chunks of one shape; the traced functions are shared by all sources with such chunks.
 
-    Batches have `batch_rows` rows; a smaller last batch of a source has `last_rows`.
+    Batches have `batch_rows` rows. The source's last batch has `last_rows` rows if it is smaller.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class ChunkSums:
         self._traced = False
 
     def fits(self, element: object, last_rows: int) -> bool:
-        """Returns whether the same functions can sum chunks with these specs."""
+        """Returns whether the traced functions can also sum chunks with the specs `element`, and such a last batch."""
         return bool(element == self._element) and (last_rows == self._last_rows or not self.backend.row_counts_apart)
 
     def trace(self) -> None:
-        """Compiles the evaluation before the first one, so that errors are raised early.
+        """Compiles the evaluation in advance, on a mesh or with parameter servers, by summing a chunk without batches.
 
-        On a mesh, it sums a chunk without batches. With parameter servers, a first call waits for all workers, some of
-        which may be lost later.
+        So errors are raised early. With parameter servers, the first call must wait for all workers, and some may be
+        lost later.
         """
         if (self.backend.row_counts_apart or not self.backend.steps_here) and not self._traced:
             features, mask = tf.nest.map_structure(
@@ -64,7 +64,7 @@ class ChunkSums:
             self._traced = True
 
     def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Returns the sums of one batch; `of_chunk` and, on a mesh, `of_last` trace it."""
+        """Returns the weighted sums of `evaluate(batch)`; the functions for chunks call this while they are traced."""
         first = next(iter(batch.values()))
         loss = checked(self.task.evaluate(batch), "evaluate", first.shape[0])
         rows = tf.shape(first)[0]
@@ -82,9 +82,9 @@ class ChunkSums:
         return dict(self.exchange.reduce(sums, phase="evaluate", what=FIGURES))
 
     def _sum_replicas(self, features: Batch, mask: Any, batches: tf.Tensor) -> Any:
-        """Sums over a chunk of batches with all replicas together, because a replica's loop can't contain collectives.
+        """Sums over a chunk, with one loop for all replicas, because a replica's own loop can't contain collectives.
 
-        A source's last chunk may end in batches without examples: `batches` counts the others.
+        The source's last chunk may end in empty batches; `batches` is the number of batches with examples.
         """
 
         def add(i: tf.Tensor, features: Batch, mask: tf.Tensor, sums: Sums) -> Sums:
@@ -102,7 +102,7 @@ class ChunkSums:
         return tf.while_loop(lambda i, _: i < batches, body, start)[1]
 
     def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
-        """Sums over a chunk of batches, without the padding: a mask's ones precede its zeros."""
+        """Sums over a chunk of batches without padding rows; in `mask`, ones (real rows) precede zeros (padding)."""
 
         def body(i: tf.Tensor, sums: Sums) -> Any:
             rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
@@ -130,7 +130,7 @@ class ChunkSums:
     def _sum_last(self, features: Batch, place: tf.Tensor) -> Sums:
         """Sums over the source's last, smaller batch on a mesh; `place` is its index in the chunk.
 
-        It is a separate function: DTensor can't lay out recomputed values for gradients twice in one function.
+        This is a separate function, since DTensor can't lay out recomputed values for gradients twice in one function.
         """
 
         def last(features: Batch, place: tf.Tensor) -> Sums:

@@ -1,1 +1,1 @@
-"""Exports a run's task to files that load without this project: written, compared in a new process, then renamed."""
+"""Exports a task to files that load without this project. They are compared with the task before they are renamed."""

@@ -1,4 +1,4 @@
-"""Computes with an export in a separate process that can't import this project. Runs as a file; never imported.
+"""Computes with an export in a separate process that can't import this project. A script; never imported.
 
 python -I alone.py FORMAT MODEL GIVEN.npz MADE.npz
 
@@ -17,7 +17,7 @@ Call = Callable[..., Mapping[str, Any]]
 
 
 def saved_model(path: str) -> Callable[[str], Call]:
-    """Returns a function that gets the functions of a SavedModel by name."""
+    """Loads a SavedModel; returns `get(name)`, which returns the exported function of that name."""
     import tensorflow as tf
 
     model = tf.saved_model.load(path)
@@ -36,7 +36,7 @@ def saved_model(path: str) -> Callable[[str], Call]:
 
 
 def tflite(path: str) -> Callable[[str], Call]:
-    """Returns a function that gets the signatures of a TensorFlow Lite file by name."""
+    """Loads a TensorFlow Lite file; returns `get(name)`, which returns the signature of that name as a function."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(path)

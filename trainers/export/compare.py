@@ -32,7 +32,7 @@ Calls = dict[str, Any]  # arrays by `FUNCTION/NUMBER/NAME`
 
 
 class Difference(NamedTuple):
-    """How far an output differs from the task's: relative to its largest value, and the share of equal choices."""
+    """How far an export's output differs from the task's: the relative difference, and the share of equal choices."""
 
     largest: float
     same: float | None = None
@@ -43,7 +43,7 @@ Found = dict[str, dict[str, Difference]]  # by function, by output
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Inputs from a source for a task's functions, and the task's outputs."""
+    """Inputs for a task's exported functions, made from a source's examples, and the task's outputs for them."""
 
     given: Calls
     expected: Calls
@@ -51,7 +51,7 @@ class Examples:
 
 
 def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
-    """Returns batches of real examples and the task's outputs for them."""
+    """Returns inputs made from examples of `source`, and the outputs of the task's functions for these inputs."""
     given: Calls = {}
     expected: Calls = {}
     rows: dict[str, list[int]] = {}
@@ -80,19 +80,19 @@ def examples_of(program: Program, source: Source, *, weights: str) -> Examples:
 
 
 def _array(x: tf.Tensor) -> Array:
-    """Returns a tensor as a NumPy array, bfloat16 as float32."""
+    """Returns `x` as a NumPy array; bfloat16 is converted to float32."""
     value = (tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x).numpy()
     return np.asarray(value, object if x.dtype == tf.string else None)  # a scalar string would become bytes
 
 
 def _rows(size: int, *, choices: bool) -> list[int]:
-    """Returns the batch size of each call; `choices` are compared by their share, which takes more rows."""
+    """Returns the batch size of each call; with `choices`, more rows, to measure the share of equal choices."""
     further = (min(size, MOST_EXAMPLES) - sum(BATCHES)) // BATCHES[-1] if choices else 0
     return [*BATCHES, *[BATCHES[-1]] * further]
 
 
 def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
-    """Returns an export's outputs from a new process; `folder` is created for exchanged files."""
+    """Returns the outputs of the export `model` for `given`, computed in a new process; `folder` is for its files."""
     folder.mkdir()
     np.savez(folder / "given.npz", **given)
     arguments = [kind, str(model.resolve()), "given.npz", "made.npz"]
@@ -119,7 +119,7 @@ def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
 
 
 def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> Found:
-    """Returns how far each output differs, by function."""
+    """Returns `{function: {output: difference}}` between the task's outputs `expected` and the export's `made`."""
     outputs: dict[tuple[str, str], list[str]] = {}
     for key in expected:
         function, _, name = key.split("/")
@@ -132,7 +132,7 @@ def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> F
 
 
 def check_same(found: Found, served: Mapping[str, Served], *, kind: str, weights: str) -> None:
-    """Raises an error for an export that computes something other than the task."""
+    """Raises an error if a difference in `found` exceeds the limit for the weight type `weights`."""
     least, most = LEAST_SAME[weights], LARGEST_DIFFERENCE[weights]
     for function, outputs in found.items():
         for name, (largest, same) in outputs.items():

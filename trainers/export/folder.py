@@ -29,7 +29,7 @@ THEN = "the same command then exports: nothing was put in place"
 
 
 def write_export(target: Path, program: Program, source: Source, asked: Asked, origin: Mapping[str, Any]) -> None:
-    """Writes all formats, and renames them into place once each agrees with the task; otherwise writes nothing."""
+    """Writes all formats to a temporary folder, and renames it to `target` if each format agrees with the task."""
     temporary = unfinished(target)
     remove_unfinished_folders(target.parent, target.name)
     with space_for(target, then=THEN):
@@ -68,7 +68,7 @@ def write_export(target: Path, program: Program, source: Source, asked: Asked, o
 
 
 def _full(error: tf.errors.OpError, target: Path) -> NoRoomError | None:
-    """Returns the error for a disk that was full as TensorFlow wrote variables; None for another error."""
+    """Returns a `NoRoomError` if `error` says that the disk was full, else None."""
     code = next((code for code in FULL if f"; {os.strerror(code)}" in error.message), 0)
     return disk_full(OSError(code, ""), target, then=THEN)
 
@@ -84,7 +84,7 @@ def _make(temporary: Path, target: Path) -> None:
 
 
 def described(program: Program) -> dict[str, Any]:
-    """Returns the inputs and outputs of each function, the default first."""
+    """Returns `{function: {"inputs": ..., "outputs": ...}}` with dtypes and shapes, the default function first."""
 
     def specs(tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {name: {"dtype": x.dtype.name, "shape": list(x.shape)} for name, x in tensors.items()}
@@ -96,13 +96,13 @@ def described(program: Program) -> dict[str, Any]:
 
 
 def bytes_of(path: Path) -> int:
-    """Returns the size of a file, or of all files of a folder."""
+    """Returns the size in bytes of a file, or of all files below a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:
-    """Writes the functions of `program` with weights of the given type; returns the path in `folder`."""
+    """Writes the functions of `program` in the format `kind`, with weights of type `weights`; returns the path."""
     path = folder / NAMES[kind]
     if kind == "saved_model":
         write_saved_model(program, path, weights=weights)
@@ -122,7 +122,7 @@ def write_saved_model(program: Program, path: Path, *, weights: str) -> None:
 
 
 def converted(program: Program, saved_model: Path, *, weights: str) -> bytes:
-    """Converts a SavedModel to TensorFlow Lite, which quantises int8 weights itself."""
+    """Converts a SavedModel to a TensorFlow Lite file; for int8 weights, the converter quantises them."""
     converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=[*program.functions])
     if weights == "int8":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]

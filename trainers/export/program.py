@@ -42,9 +42,9 @@ class Weights(tf.Module):
 
 
 def quantised(w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns int8 values and scales whose product approximates `w`: symmetric, one scale for each last-axis index.
+    """Returns int8 values and scales whose product approximates `w` (symmetric quantisation).
 
-    The last axis is a layer's outputs, whose magnitudes may differ much.
+    There is one scale per index of the last axis, a layer's outputs, because magnitudes of outputs may differ much.
     """
     largest = tf.reduce_max(tf.abs(w), axis=tuple(range(w.shape.rank - 1)))
     scale = tf.where(largest > 0, largest / LARGEST, tf.ones_like(largest))
@@ -67,7 +67,7 @@ class Program:
         }
 
     def exported(self, weights: str) -> tuple[tf.Module, Functions]:
-        """Returns the functions with weights of the given type, and the module that holds only these weights."""
+        """Returns a module that holds the weights in the type `weights`, and the functions that compute with it."""
         module = tf.Module()
         used = {v.ref() for function in self.functions.values() for v in function.graph.variables}
         module.weights = {

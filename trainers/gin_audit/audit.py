@@ -1,12 +1,12 @@
-"""The configuration audit: mistakes that gin ignores silently become errors of one paragraph.
+"""The configuration audit: raises an error for mistakes in gin files that gin itself ignores.
 
     configuration = read(["configs/digits_mlp.gin"], ["Trainer.steps = 10"], [checkout])  # before TensorFlow
     configuration.bind([Experiment, Settings], required=[Experiment, Settings])              # before anything is called
     ...                                                                                    # make everything
     configuration.check_consumed()                                                         # before the first step
 
-`read` finds mistakes in the text, `bind` those in names, types and scopes, and `check_consumed` bindings without
-effect.
+`read` finds mistakes in the text. `bind` finds mistakes in names, types and scopes. `check_consumed` finds bindings
+without effect.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ __all__ = ["Configuration", "config_hash", "difference", "operative_text", "plai
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """The statements of gin files and `--gin_param`s, each with its place."""
+    """The statements of gin files and `--gin_param`s, each with its file and line."""
 
     bindings: tuple[Binding, ...]
     imports: tuple[Import, ...]
@@ -39,7 +39,7 @@ class Configuration:
 
     @property
     def given(self) -> str:
-        """Returns an equivalent gin file. Bindings used only by overridden values are comments in it."""
+        """Returns all bindings as one gin file. Bindings that only overridden values use are comments."""
         lines = [f"{item.statement.format()}  # {_comment(str(item.place))}" for item in self.imports]
         idle = self._idle()
         for b in self.bindings:
@@ -66,10 +66,10 @@ class Configuration:
         scopes: Sequence[str] = (),
         register: Callable[[Sequence[str]], object] = lambda selectors: None,
     ) -> None:
-        """Imports what the files name, checks all that can be checked without a call, and passes the bindings to gin.
+        """Imports the modules in gin files, makes all checks that need no call, and passes the bindings to gin.
 
-        `roots` are the configurables that the command calls, and `required` those it calls without arguments. `scopes`
-        are the gin scopes that code opens. `register` imports those of these selectors that aren't imported yet.
+        `roots` are the configurables that the command calls; it calls those in `required` without arguments. `scopes`
+        are the gin scopes that code opens. `register(selectors)` imports configurables that aren't imported yet.
         """
         for item in self.imports:
             import_module(item)
@@ -87,7 +87,7 @@ class Configuration:
         self._tell_gin()
 
     def check_consumed(self) -> None:
-        """Raises an error, after set-up, for a binding without effect, in this mode, another one or a later call."""
+        """Raises an error for a binding that no call has used or could use later, in any mode. Call it after set-up."""
         operative, reachable = _operative(), self._reachable(self._everything)
         for binding in self._without_effect(operative, reachable):
             selector = registry.matches(binding.selector)[0]
@@ -95,24 +95,24 @@ class Configuration:
             raise _no_effect(binding, selector, called, {*operative, *reachable})
 
     def taken_by_code(self) -> list[str]:
-        """Returns, after set-up, bindings of configurables neither referenced nor called yet: a step may call them."""
+        """Returns the names of bindings that no call has used and no reference reaches. Call it after set-up."""
         return [b.name for b in self._without_effect(_operative(), self._reachable(self._everything))]
 
     @property
     def preferred(self) -> list[str]:
-        """Returns a line for each user configurable that shadows a shipped one, once modules are imported."""
+        """Returns a line for each user configurable that shadows a shipped configurable. Call it after imports."""
         found = {selector: own for selector in _selectors(self.bindings) if (own := registry.preferred(selector))}
         return [f"`{selector}` is `{own}`, not the one that ships" for selector, own in found.items()]
 
     def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
-        """Returns, after set-up, the identity of the run's experiment (see `trainers.gin_audit.identity`)."""
+        """Returns the experiment's identity, see `trainers.gin_audit.identity`. Call it after set-up."""
         return identity(exclude)
 
     def _reachable(self, bindings: Sequence[Binding]) -> set[Node]:
         return {arrival.node for arrival in Graph(bindings).reach(self._roots, every_binding=True)}
 
     def _without_effect(self, operative: Mapping[Node, set[str]], reachable: set[Node]) -> list[Binding]:
-        """Returns the bindings that no call used and no reachable call could use later."""
+        """Returns the bindings that no call in `operative` used and no node in `reachable` could use later."""
         waiting = reachable - set(operative)
         return [
             binding
@@ -123,7 +123,7 @@ class Configuration:
         ]
 
     def _idle(self) -> list[Binding]:
-        """Returns, after set-up, the bindings that only overridden values use."""
+        """Returns the bindings that only overridden values refer to; an empty list before `bind`."""
         if not self._roots:
             return []
         idle = self._without_effect(_operative(), self._reachable(self.bindings))
@@ -137,7 +137,7 @@ class Configuration:
 
     @property
     def _everything(self) -> tuple[Binding, ...]:
-        """Returns all bindings with overridden ones: what only they use was disabled on purpose."""
+        """Returns the overridden bindings and the bindings in effect; anything that either uses counts as used."""
         return (*(override.old for override in self.overrides), *self.bindings)
 
     def _tell_gin(self) -> None:
@@ -152,7 +152,7 @@ class Configuration:
 
 
 def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Configuration:
-    """Reads `files` and, after them, `params`; `search` lists further directories with gin files."""
+    """Reads gin `files` and then `params`, which override them; `search` lists more directories with gin files."""
     statements = read_all(files, params, search)
     bindings, overrides = settle(statements.bindings)
     imports = {item.module: item for item in reversed(statements.imports)}
@@ -160,23 +160,23 @@ def read(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) ->
 
 
 def _selectors(bindings: Sequence[Binding]) -> list[str]:
-    """Lists the selectors in bindings."""
+    """Lists the selectors that are bound or referred to in `bindings`, sorted, such as `["Trainer", "adamw"]`."""
     named = {b.selector for b in bindings if not b.is_macro}
     return sorted(named | {x.selector for b in bindings for x in names_in(b.value) if isinstance(x, Reference)})
 
 
 def _operative() -> dict[Node, set[str]]:
-    """Returns the arguments of all configurables called so far."""
+    """Returns `{node: names of parameters}` for all configurables that were called so far."""
     return {Node(scope, selector): set(p) for (scope, selector), p in gin_config._OPERATIVE_CONFIG.items()}
 
 
 def _takes(binding: Binding, node: Node) -> bool:
-    """Returns whether a binding applies to calls of `node`."""
+    """Returns whether `binding` applies to calls of `node`."""
     return node.selector == registry.matches(binding.selector)[0] and covers(binding.scope, node.scope)
 
 
 def _comment(words: str) -> str:
-    """Returns text that fits into a comment: folder names may contain line feeds, or bytes that aren't UTF-8."""
+    """Returns `words` for a comment, with unprintable characters escaped, such as a line feed in a folder's name."""
     return words if words.isprintable() else repr(words)[1:-1]
 
 
@@ -221,7 +221,7 @@ def _selector(root: Any) -> str:
 
 
 def _gin_value(value: Any) -> Any:
-    """Returns `value` with gin's references in place of this package's."""
+    """Returns `value` with each `Reference` and `Macro` replaced by gin's own object."""
     if isinstance(value, Reference):
         selector = registry.preferred(value.selector) or value.selector
         return gin_config.ConfigurableReference(scoped(value.scope, selector), value.evaluated)

@@ -29,7 +29,7 @@ def check_names(bindings: Sequence[Binding]) -> None:
 
 
 def _the_one(selector: str, binding: Binding, reference: Reference | None = None) -> str:
-    """Returns the complete selector for a name."""
+    """Returns the complete selector for the name `selector`; raises an error if it is unknown or ambiguous."""
     found = registry.matches(selector)
     named = f"`{reference or selector}`"
     if not found:
@@ -88,7 +88,7 @@ def check_placeholders(bindings: Iterable[Binding]) -> None:
 
 
 def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding], arrivals: Iterable[Arrival]) -> None:
-    """Raises an error for an unused macro; `everything` includes overridden values, whose macros count as used."""
+    """Raises an error for an unused macro; `everything` also has overridden bindings, whose macros count as used."""
     used = {
         name.name for b in everything for name in names_in(b.value) if isinstance(name, Macro) and name.name != b.name
     }
@@ -105,7 +105,7 @@ def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding]
 
 
 def check_scopes(bindings: Iterable[Binding], everything: Sequence[Binding], scopes: Iterable[str]) -> None:
-    """Raises an error for a binding in a scope that no reference, macro or code (`scopes`) opens."""
+    """Raises an error for a binding in a scope that no reference or macro opens and that isn't in `scopes`."""
     macros = {binding.name for binding in everything if binding.is_macro}
     named = {n.scope for b in everything for n in names_in(b.value) if isinstance(n, Reference) and n.scope}
     opened = named | macros | set(scopes)
@@ -136,7 +136,7 @@ def check_types(graph: Graph, bindings: Iterable[Binding]) -> None:
 
 
 def makes(reference: Reference) -> Any:
-    """Returns the return type of the referenced configurable."""
+    """Returns the annotated return type of the configurable that `reference` names."""
     return registry.signature(registry.matches(reference.selector)[0]).makes
 
 

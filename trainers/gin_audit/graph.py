@@ -1,7 +1,7 @@
-"""The configurables that a configuration can reach from the command's, through `@references` and `%macros`.
+"""The graph of configurables that the command's configurables reach, through `@references` and `%macros`.
 
-It follows gin's scopes. `@g/adamw()` is called in scope `g`, whatever the outer scope; `@adamw()` inherits the scope.
-The value of `%lr` is made in scope `lr`. A binding for scope `s` applies in every scope that begins with `s`.
+The graph follows gin's scopes. `@g/adamw()` is called in scope `g`, whatever the outer scope; `@adamw()` inherits the
+scope. The value of `%lr` is made in scope `lr`. A binding for scope `s` applies in every scope that begins with `s`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from trainers.gin_audit.types import Constant
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A configurable called in a scope."""
+    """A configurable's complete selector, and the scope in which it is called."""
 
     scope: str
     selector: str  # complete
@@ -25,7 +25,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """How a node was reached: by a reference in a binding, or (both None) by the command or code."""
+    """A reached node, with the reference and the binding that lead to it; both are None for calls in code."""
 
     node: Node
     reference: Reference | None = None
@@ -33,12 +33,12 @@ class Arrival:
 
 
 def covers(scope: str, other: str) -> bool:
-    """Returns whether a binding for `scope` applies to a call in `other`."""
+    """Returns whether a binding for `scope` applies to a call in the scope `other`."""
     return not scope or f"{other}/".startswith(f"{scope}/")
 
 
 class Graph:
-    """Bindings by their configurables. Unknown names are skipped; another check reports them."""
+    """Bindings, grouped by configurable. Unknown names are skipped, because `check_names` reports them."""
 
     def __init__(self, bindings: Iterable[Binding]):
         self.macros: dict[str, list[Binding]] = defaultdict(list)
@@ -51,7 +51,7 @@ class Graph:
                     self.bound[selector].append(binding)
 
     def resolve(self, value: Any, inside: tuple[str, ...] = ()) -> Any:
-        """Returns `value` with macros and constants resolved."""
+        """Returns `value` with each `%macro` replaced by its value, and each `%constant` by a `Constant`."""
         if isinstance(value, Macro):
             found = registry.constants(value.name)  # before macros, as in gin
             if found:
@@ -68,12 +68,12 @@ class Graph:
         return value
 
     def holding(self, node: Node) -> dict[str, Binding]:
-        """Returns the binding of each parameter for a call of `node`: the one with the longest scope."""
+        """Returns `{parameter: binding}` for a call of `node`; the binding with the longest scope wins."""
         found = [binding for binding in self.bound.get(node.selector, ()) if covers(binding.scope, node.scope)]
         return {binding.parameter: binding for binding in sorted(found, key=lambda binding: len(binding.scope))}
 
     def reach(self, roots: Sequence[str], *, every_binding: bool = False) -> list[Arrival]:
-        """Finds all nodes that calls of `roots` reach; `every_binding` also follows those hidden by longer scopes."""
+        """Returns all nodes that calls of `roots` reach; `every_binding` includes bindings that longer scopes hide."""
         waiting = [Arrival(Node("", root)) for root in roots]
         seen: dict[tuple[Node, bool], Arrival] = {}
         while waiting:
@@ -99,7 +99,7 @@ class Graph:
                 yield Arrival(Node(node.scope, default))
 
     def _references(self, value: Any, scope: str, inside: tuple[str, ...]) -> Iterator[tuple[Reference, str]]:
-        """Yields each reference in `value` with the scope of its call."""
+        """Yields each reference in `value`, also through macros, with the scope in which it is called."""
         for name in names_in(value):
             if isinstance(name, Reference):
                 yield name, name.scope or scope

@@ -1,7 +1,7 @@
-"""Identity of an experiment: the bindings in effect, their hash, and their difference as text.
+"""Identity of an experiment: a dict of the bindings in effect, its hash, and the difference of two identities as text.
 
-Configurables are identified by name (`Trainer.steps`, `Class.method.parameter`), so that files may move. If two of one
-name are used in a run, both keep their modules; other imports change nothing.
+Parameters are identified without modules (`Trainer.steps`, `Class.method.parameter`), so that files may move. If a run
+uses two configurables of the same name, both keep their modules; other imports change nothing.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _REFERENCE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|@(?P<scope>(?:\w
 
 @dataclasses.dataclass(frozen=True)
 class _Bound:
-    """A bound parameter of a configurable in one scope; selector and value may contain modules."""
+    """A parameter of a configurable in one scope, with its value as text; selector and value may contain modules."""
 
     scope: str
     selector: str
@@ -36,20 +36,20 @@ class _Bound:
     value: str
 
     def matches(self, patterns: Sequence[str]) -> bool:
-        """Returns whether a pattern matches the parameter, with or without scope."""
+        """Returns whether a pattern matches `NAME.PARAMETER` or `SCOPE/NAME.PARAMETER`."""
         plain = f"{_own_name(self.selector)}.{self.parameter}"
         return any(fnmatch.fnmatchcase(name, p) for name in (plain, scoped(self.scope, plain)) for p in patterns)
 
     @functools.cached_property
     def references(self) -> set[tuple[str, str]]:
-        """Returns scope and selector of each configurable that the value refers to."""
+        """Returns `{(scope, selector), ...}` of the configurables that the value refers to."""
         found = _REFERENCE.finditer(self.value)
         return {(match["scope"].rstrip("/"), match["selector"]) for match in found if match["selector"]}
 
     def refers_to(self, other: "_Bound", foreign: Set[str] = frozenset()) -> bool:
-        """Returns whether the value refers to the configurable of `other`; a call without a scope inherits one.
+        """Returns whether the value refers to the configurable of `other`; a reference without a scope may inherit any.
 
-        It can inherit a `foreign` scope only from its own scope.
+        A scope in `foreign` is inherited only if this parameter has the same scope.
         """
         if (other.scope, other.selector) in self.references:
             return True
@@ -57,10 +57,10 @@ class _Bound:
 
 
 def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
-    """Returns, after set-up, `{scope/name.parameter: literal}` of all called configurables, defaults included.
+    """Returns `{scope/name.parameter: literal}` of all called configurables, defaults included. Call it after set-up.
 
-    `exclude` holds patterns for the keys, such as `Trainer.steps` or `mirrored.*`. Bindings that only excluded
-    parameters refer to are excluded as well.
+    `exclude` holds patterns for the keys, such as `Trainer.steps` or `mirrored.*`. Configurables to which only excluded
+    parameters refer are excluded as well.
     """
     with gin_config._OPERATIVE_CONFIG_LOCK:
         operative = {key: dict(parameters) for key, parameters in gin_config._OPERATIVE_CONFIG.items()}
@@ -74,11 +74,11 @@ def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
 
 
 def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Sequence[str] = ()) -> dict[str, str]:
-    """Converts the identity in a manifest to this version's form; `own` is this run's identity.
+    """Converts the identity `saved` in a manifest to this version's form; `own` is this run's identity.
 
-    Old manifests contain complete selectors. They also contain parameters that only excluded ones refer to (a hook's,
-    for example): nothing in the manifest refers to them, and this run has none of that name. A parameter added since
-    had its default. Where old versions matched names in any scope, manifests contain parameters that this run excludes.
+    Old manifests contain complete selectors, and parameters of configurables that only excluded parameters refer to,
+    such as hooks. Those are removed, and so are parameters that this run excludes. A parameter that the manifest lacks
+    gets this run's value if that is the default.
     """
     everything = [_parsed(key, value) for key, value in saved.items()]
     if _by_own_names(everything) != dict(saved):
@@ -98,12 +98,12 @@ def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Seq
 
 
 def spelt_today(found: Mapping[str, str]) -> dict[str, str]:
-    """Returns an identity with old spellings of values replaced."""
+    """Returns the identity `found` with old spellings of values replaced by today's spellings."""
     return {key: SPELT_TODAY.get(key.rpartition("/")[2], {}).get(value, value) for key, value in found.items()}
 
 
 def _is_default(b: _Bound) -> bool:
-    """Returns whether the value is the parameter's default."""
+    """Returns whether `b.value` is the default of the parameter `b.parameter`."""
     known = [registry.signature(complete).find(b.parameter) for complete in registry.matches(b.selector)]
     return any(parameter is not None and text(_canonical(parameter.default)) == b.value for parameter in known)
 
@@ -113,7 +113,7 @@ def config_hash(identity: Mapping[str, str]) -> str:
 
 
 def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Returns lines `- Trainer.x = 1` and `+ Trainer.x = 2` for differences; empty if there are none."""
+    """Returns the differences of two identities as lines `- Trainer.x = 1` and `+ Trainer.x = 2`; "" if equal."""
     lines = []
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
@@ -123,12 +123,12 @@ def difference(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 
 def operative_text() -> str:
-    """Returns a gin file of all arguments of called configurables, defaults included."""
+    """Returns the text of a gin file with all arguments of the configurables called so far, defaults included."""
     return str(gin.operative_config_str(max_line_length=120)).rstrip("\n") + "\n"
 
 
 def _essential(everything: Sequence[_Bound], exclude: Sequence[str]) -> list[_Bound]:
-    """Returns the bindings without those that match `exclude`, and without configurables that only these refer to."""
+    """Removes parameters that match `exclude`, and configurables to which only such parameters refer."""
     excluded = [b for b in everything if b.matches(exclude)]
     doubtful = _reached(excluded, everything)
     rest = [b for b in everything if b not in excluded]
@@ -139,7 +139,7 @@ def _essential(everything: Sequence[_Bound], exclude: Sequence[str]) -> list[_Bo
 
 
 def _reached(start: Iterable[_Bound], everything: Sequence[_Bound], foreign: Set[str] = frozenset()) -> set[_Bound]:
-    """Follows references from `start`."""
+    """Returns the parameters of all configurables that `start` refers to, directly or through others."""
     reached: set[_Bound] = set()
     waiting = list(start)
     while waiting:
@@ -151,7 +151,7 @@ def _reached(start: Iterable[_Bound], everything: Sequence[_Bound], foreign: Set
 
 
 def _by_own_names(everything: Sequence[_Bound]) -> dict[str, str]:
-    """Removes modules from selectors and references, except for configurables that share a name."""
+    """Returns `{scope/name.parameter: value}` without modules, except where two configurables share a name."""
     selectors = {b.selector for b in everything}
     selectors |= {selector for b in everything for _, selector in b.references}
     sharing: dict[str, set[str]] = defaultdict(set)
@@ -167,7 +167,7 @@ def _by_own_names(everything: Sequence[_Bound]) -> dict[str, str]:
 
 
 def _own_name(selector: str) -> str:
-    """Returns the name without its module: `Trainer` or `Class.method`, also for files that have moved."""
+    """Returns `selector` without its module: `Trainer` or `Class.method`, even if the module has moved."""
     parts = selector.split(".")
     known = [selector] if selector in registry.configurables() else registry.matches(".".join(parts[-2:]))
     is_method = len(parts) > 1 and any(registry.get(complete).is_method for complete in known)
@@ -181,7 +181,7 @@ def _parsed(key: str, value: str) -> _Bound:
 
 
 def _canonical(value: Any) -> Any:
-    """Returns a value of gin's records as a literal: macros resolved, references with complete selectors."""
+    """Returns a value that gin has recorded, with macros replaced by values and references by complete selectors."""
     if isinstance(value, gin_config.ConfigurableReference):
         wrapped, scope = value.configurable.wrapped, "/".join(value.scopes)
         if wrapped is gin_config.macro:

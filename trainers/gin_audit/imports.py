@@ -1,4 +1,4 @@
-"""Imports the modules in gin files. A missing module is a configuration error; a module's own exception passes."""
+"""Imports the modules in gin files. A missing module is a configuration error; other exceptions aren't changed."""
 
 import importlib
 import pkgutil
@@ -11,12 +11,12 @@ from trainers.gin_audit.statements import Import
 
 
 def plain_message(error: BaseException) -> str:
-    """Returns the message without gin's additions to exceptions within a configurable."""
+    """Returns the message of `error` without the text that gin appends to exceptions within a configurable."""
     return re.split(r"\n  (?:In call to configurable '|No values supplied by Gin)", str(error))[0]
 
 
 def import_module(item: Import) -> None:
-    """Imports a module of a gin file, which registers its configurables."""
+    """Imports the module of a gin file's `import` statement; this registers the module's configurables."""
     if item.module.startswith("__gin__"):
         raise ConfigurationError(
             f"`{item.statement.format()}` ({item.place}): dynamic registration is not supported; decorate with "

@@ -1,4 +1,4 @@
-"""Parses gin files and `--gin_param`s to statements with their places. Imports neither TensorFlow nor user code.
+"""Parses gin files and `--gin_param`s to statements with file and line, without importing TensorFlow or user code.
 
 >>> print(read_all([], ["adamw.learning_rate = 0.1"], []).bindings[0])
 `adamw.learning_rate = 0.1` (--gin_param)
@@ -22,14 +22,14 @@ from trainers.gin_audit.text_files import MOST_DEEP, one_line, read_text, reason
 
 @dataclasses.dataclass
 class Statements:
-    """All statements read, in order."""
+    """The bindings and imports of all files and `--gin_param`s, in the order in which they were read."""
 
     bindings: list[Binding] = dataclasses.field(default_factory=list)
     imports: list[Import] = dataclasses.field(default_factory=list)
 
 
 def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]) -> Statements:
-    """Returns the statements of `files`, of their includes, and of `params`."""
+    """Returns the statements of the gin files `files`, of the files that they include, and of `params`."""
     reader = _Reader(search)
     for name in files:
         reader.read_file(name)
@@ -39,7 +39,7 @@ def read_all(files: Sequence[str], params: Sequence[str], search: Sequence[Path]
 
 
 def _as_utf8(param: str) -> str:
-    """Returns a shell word decoded as UTF-8, whatever Python's locale."""
+    """Returns a command-line argument decoded as UTF-8, whatever the locale."""
     try:
         return os.fsencode(param).decode()
     except UnicodeError:
@@ -66,7 +66,7 @@ class _Reader(config_parser.ParserDelegate):
         return Macro(macro_name)
 
     def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:
-        """Reads the file called `name`; an include is also searched next to the including file."""
+        """Reads the gin file `name`; an included file is also searched in the folder of the including file."""
         bases = [Path(), *(path.parent for path in inside[-1:]), *self.search]
         found = [base / name for base in bases if (base / name).exists()]
         path = next((path for path in found if path.is_file()), found[0] if found else None)
@@ -113,7 +113,7 @@ class _Reader(config_parser.ParserDelegate):
 
 
 class _Parser(config_parser.ConfigParser):
-    """Raises errors that gin's parser omits: a minus before a name, duplicate or unhashable keys, deep nesting."""
+    """gin's parser with more errors: a minus before a name, duplicate or unhashable keys, deep nesting."""
 
     depth = 0
 

@@ -18,7 +18,7 @@ _UNRESOLVED = (NameError, AttributeError, TypeError, SyntaxError, ValueError, Lo
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One parameter; its type is `Any` if it has none, or none that can be resolved."""
+    """One parameter; `hint` is its annotation, or `Any` without an annotation that can be resolved."""
 
     default: Any
     hint: Any
@@ -39,12 +39,12 @@ class Signature:
     denied: Sequence[str] = ()
 
     def find(self, name: str) -> Parameter | None:
-        """Returns the parameter that a binding of `name` sets."""
+        """Returns the parameter that a binding of `name` sets; `None` if there is no such parameter."""
         return None if name in self.denied else self.parameters.get(name, self.extra)
 
 
 def configurables() -> dict[str, Any]:
-    """Returns {complete selector: configurable}, without gin's own (`gin.macro`)."""
+    """Returns {complete selector: configurable} of all registered configurables, except gin's, such as `gin.macro`."""
     return {name: c for name, c in gin_config._REGISTRY.items() if c.module != "gin"}
 
 
@@ -52,14 +52,14 @@ SHIPPED = ("core", "models", "trainers", "gin")  # a user's configurable takes p
 
 
 def matches(selector: str) -> list[str]:
-    """Returns the complete selectors that `selector` may mean: a user's own before shipped ones."""
+    """Returns the complete selectors that `selector` may mean; a single user's configurable hides shipped ones."""
     found = sorted(gin_config._REGISTRY.matching_selectors(selector))
     own = [name for name in found if get(name).module.partition(".")[0] not in SHIPPED]
     return own if len(own) == 1 else found
 
 
 def preferred(selector: str) -> str | None:
-    """Returns the user's configurable that `selector` means although a shipped one has the same name."""
+    """Returns the user's configurable if `selector` fits it and a shipped configurable, else `None`."""
     found = matches(selector)
     others = gin_config._REGISTRY.matching_selectors(selector)
     return found[0] if len(found) == 1 < len(others) else None
@@ -79,7 +79,7 @@ def lookup(function: Any) -> str | None:
 
 
 def short(complete_selector: str) -> str:
-    """Returns the name without its module: `Trainer`, or `Class.method`."""
+    """Returns `complete_selector` without its module: `Trainer`, or `Class.method`."""
     return ".".join(complete_selector.split(".")[-2 if get(complete_selector).is_method else -1 :])
 
 
@@ -105,7 +105,7 @@ def near(selector: str, candidates: Iterable[str] | None = None) -> str:
 
 
 def signature(complete_selector: str) -> Signature:
-    """Returns the signature of the function or class constructor below all decorators."""
+    """Returns the signature of the configurable's function or constructor, without its decorators."""
     configurable = get(complete_selector)
     target = configurable.wrapped
     function = gin_config._find_class_construction_fn(target) if inspect.isclass(target) else target

@@ -1,7 +1,7 @@
-"""Statements of gin files, each with its place.
+"""Statements of gin files, each with its file and line.
 
-gin keeps only the last value of each parameter. Here a second value for a name is a duplicate (within one file) or an
-override (of an earlier file), and both places are known.
+gin keeps only the last value of each parameter. Here a second value is a duplicate (within one file) or an override (of
+an earlier file), and the lines of both values are known.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """`@scope/selector`, or with parentheses its return value."""
+    """`@scope/selector`, a function or class; or `@scope/selector()`, its return value."""
 
     scope: str
     selector: str
@@ -49,7 +49,7 @@ class Macro:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """`scope/selector.parameter = value`; a macro's definition has no parameter."""
+    """`scope/selector.parameter = value`, or a macro's definition `name = value`, without a parameter."""
 
     scope: str
     selector: str
@@ -72,7 +72,7 @@ class Binding:
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """`import module`, with its place."""
+    """An `import module` statement, with its file and line."""
 
     module: str
     statement: Any  # gin's record, which its operative text prints
@@ -81,7 +81,7 @@ class Import:
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """A later file or a `--gin_param` that replaced an earlier value."""
+    """A binding `new`, in a later file or `--gin_param`, that replaces the earlier binding `old`."""
 
     old: Binding
     new: Binding
@@ -91,14 +91,14 @@ class Override:
 
     @property
     def before(self) -> str:
-        """Describes the earlier value and its place; an equal value is an override as well."""
+        """Returns the text "not 0.1 (FILE:LINE)" for the earlier value, or "as it was (FILE:LINE)" if it is equal."""
         old = text(self.old.value)
         was = "as it was" if old == text(self.new.value) else f"not {brief(self.old.value)}"
         return f"{was} ({self.old.place})"
 
 
 def scoped(scope: str, name: str) -> str:
-    """Returns `scope/name`, or `name` alone."""
+    """Returns `scope/name`, or `name` if `scope` is empty."""
     return f"{scope}/{name}" if scope else name
 
 
@@ -118,7 +118,7 @@ def text(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Formats `value` for a message, shortened: a list may have thousands of entries."""
+    """Formats `value` in gin syntax for a message, and shortens it if it is long."""
     whole = text(value)
     return whole if len(whole) <= _SHOWN else f"{whole[:_SHOWN]}..."
 
@@ -137,7 +137,7 @@ def names_in(value: Any) -> Iterator[Reference | Macro]:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Returns whether `value` is `%gin.REQUIRED`, with which a file requires a value from a later one."""
+    """Returns whether `value` is `%gin.REQUIRED`, which a later file or `--gin_param` must replace."""
     return isinstance(value, Macro) and value.name in ("gin.REQUIRED", "REQUIRED")
 
 
@@ -162,5 +162,5 @@ def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Over
 
 
 def _same_selector(a: str, b: str) -> bool:
-    """Returns whether two spellings (`adamw`, `optimizers.adamw`) end alike, whatever is imported later."""
+    """Returns whether one selector is the end of the other: `adamw` and `optimizers.adamw` may be the same."""
     return f".{a}".endswith(f".{b}") or f".{b}".endswith(f".{a}")

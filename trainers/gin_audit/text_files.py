@@ -1,4 +1,4 @@
-"""Reads configuration files as text, with checks for other kinds of files."""
+"""Reads configuration files as text; raises an error for binary files and the like."""
 
 from pathlib import Path
 
@@ -21,11 +21,11 @@ def read_text(path: Path) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Returns the reason why a file can't be read, for an error message."""
+    """Returns the reason in `error` why a file can't be read, for an error message."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def one_line(text: str) -> str:
-    """Returns a line of a file for a message: unquoted (unlike `core.errors.shown`), shortened and printable."""
+    """Returns a file's line `text` for a message: printable and shortened, but (unlike `shown`) without quotes."""
     line = "".join(x if x.isprintable() else repr(x)[1:-1] for x in text[: _SHOWN + 1].strip())
     return line if len(text) <= _SHOWN else f"{line[:_SHOWN]}..."

@@ -34,7 +34,7 @@ class Constant:
 
 
 def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
-    """Returns the wanted type, with the right syntax if only parentheses are wrong; empty if `value` fits."""
+    """Returns "" if `value` fits `hint`, else a text such as "`Task` is wanted: write `@MyTask()`"."""
     if fits(value, hint, made_by):
         return ""
     for name in names_in(value):
@@ -54,7 +54,7 @@ def wanted(value: Any, hint: Any, made_by: MadeBy) -> str:
 
 
 def received(value: Any, made_by: MadeBy) -> str:
-    """Returns `value` and its type as text."""
+    """Describes `value` and its type: "3 (int)", or "`@adamw()`, which makes `Transform`"."""
     if isinstance(value, Reference):
         made = made_by(value)
         when = "" if value.evaluated else " when called"
@@ -112,7 +112,7 @@ def _contents_fit(value: Any, origin: type, arguments: tuple[Any, ...], made_by:
 
 
 def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
-    """Returns whether the function or class itself fits."""
+    """Returns whether `hint` accepts the function or class of `reference` itself, instead of its return value."""
     origin, arguments = _parts(hint)
     if origin is CALLABLE:
         result = arguments[-1] if arguments else Any
@@ -123,7 +123,7 @@ def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
 
 
 def _produces(made: Any, hint: Any) -> bool:
-    """Returns whether a call annotated to return `made` may return a `hint`; a supertype of `hint` may."""
+    """Returns whether a function annotated with return type `made` may return a `hint`; so may a supertype."""
     made, hint = _unwrapped(made), _unwrapped(hint)
     if _says_nothing(made) or _says_nothing(hint):
         return True
@@ -159,7 +159,7 @@ def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _unwrapped(hint: Any) -> Any:
-    """Removes `NewType` and `Annotated`."""
+    """Returns the type inside `NewType` or `Annotated`."""
     while True:
         if hasattr(hint, "__supertype__"):
             hint = hint.__supertype__

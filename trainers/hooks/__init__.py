@@ -1,6 +1,6 @@
-"""Hooks: the base class, its view of a run, and the shipped hooks, called between chunks of steps.
+"""Hooks, which are called between chunks of steps: the base class, `Run` (a hook's view of the run), shipped hooks.
 
-A hook's file is imported when the hook is first named: most runs use few hooks.
+The file of a hook is imported when the hook is first used, because most runs use few hooks.
 """
 
 import importlib
@@ -31,9 +31,9 @@ __all__ = [*FILES, "Hook", "Run"]
 
 
 def register(selectors: Sequence[str] = tuple(FILES)) -> None:
-    """Registers with gin the hooks that these selectors name; all hooks if one selector is unknown.
+    """Imports the hooks named in `selectors`, so that gin knows them; all hooks if a selector is unknown.
 
-    An unknown selector is a typo, for which the error suggests the nearest name.
+    An unknown selector is a typo, and the later error suggests the nearest of all names.
     """
     for selector in selectors:
         if file := FILES.get(selector.rpartition(".")[2]):
@@ -43,7 +43,7 @@ def register(selectors: Sequence[str] = tuple(FILES)) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a hook at its first use."""
+    """Imports the hook's file when `trainers.hooks.NAME` is first used."""
     if name not in FILES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"trainers.hooks.{FILES[name]}"), name)

@@ -32,12 +32,12 @@ Heard = Callable[[str, tf.Tensor], None]
 
 @gin.configurable
 class Activations(Hook):
-    """Writes metrics `activations` for each module whose path matches a pattern of `paths`, as called by evaluation.
+    """Calls `evaluate`, and writes metrics `activations` for modules whose path matches a pattern of `paths`.
 
-    They are `given/PATH/...` (inputs) and `returned/PATH/...` (outputs): `mean`, `deviation`, `zeros` (the share of
-    zero values) and `dead` (the share of units, along the last axis, that are zero for every example). They use the
-    first `count` held-out examples, or training examples if there is no evaluation source. If a module is called
-    several times, its first call counts. Warns if half of the units are dead twice in a row.
+    Metrics of inputs are `given/PATH/...`, and of outputs `returned/PATH/...`: `mean`, `deviation`, `zeros` and `dead`.
+    `zeros` is the share of zero values, `dead` the share of units (last axis) that are zero for every example. Uses the
+    first `count` held-out examples, or training examples without an evaluation source. Only a module's first call
+    counts. Warns if half of the units are dead twice in a row.
     """
 
     def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",), count: int = 256):
@@ -87,7 +87,7 @@ class Activations(Hook):
         self._dead = list(state["dead"])
 
     def _looking(self, task: Task, source: Source) -> Any:
-        """Returns a traced function of a batch that calls the task's `evaluate` and returns the metrics."""
+        """Returns a `tf.function` that calls the task's `evaluate(batch)` and returns the metrics by name."""
 
         @tf.function(autograph=False)
         def look(batch: Batch) -> dict[str, tf.Tensor]:
@@ -107,7 +107,7 @@ class Activations(Hook):
 
 @contextlib.contextmanager
 def overheard(root: tf.Module, paths: Sequence[str], hear: Heard) -> Iterator[None]:
-    """Calls `hear` with the first input and the output of the modules of `root` whose path matches a pattern."""
+    """In its context, calls of modules of `root` that match `paths` also call `hear(name, input or output)`."""
     modules = named_modules(root)
     chosen = {path: modules[path] for path in matching(paths, modules, argument="paths")}
     classes = {path: type(module) for path, module in chosen.items()}

@@ -27,7 +27,7 @@ from trainers.workdir import Workdir
 
 
 class Batches(Protocol):
-    """A hook's view of the batches that a run reads."""
+    """A hook's view of the run's training batches."""
 
     chunk_steps: int
     decode: Callable[[Batch], Batch] | None  # decodes examples that are in the source's storage format
@@ -38,7 +38,7 @@ class Batches(Protocol):
 
     @property
     def chunk_spec(self) -> Any:
-        """Returns the specs of a chunk, for a `tf.function`."""
+        """Returns the specs of a chunk of batches, as the input signature of a `tf.function`."""
 
 
 class Run(Protocol):
@@ -52,7 +52,7 @@ class Run(Protocol):
 
     @property
     def input(self) -> Batches:
-        """Returns the batches that the run reads."""
+        """Returns a view of the run's training batches."""
 
     @property
     def step(self) -> int:
@@ -63,51 +63,51 @@ class Run(Protocol):
         """Returns the number of steps of the whole run."""
 
     def figures(self) -> dict[str, float]:
-        """Returns the weighted means since the last metric line."""
+        """Returns the metrics of the steps since the last metric line: weighted means."""
 
     def take_figures(self) -> dict[str, float]:
-        """Returns the metrics of a metric line, speed included, and resets them."""
+        """Returns the metrics since the last metric line, speed included, and resets them."""
 
     def next_chunk(self) -> Batch:
         """Returns the chunk of batches that contains the next step, without consuming it."""
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluates and reports the metrics; returns the last reported ones of all splits."""
+        """Evaluates the task, reports the metrics, and returns the last reported metrics of all splits."""
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:
-        """Writes metrics of the task's quality; the last ones become part of the run's result."""
+        """Writes quality metrics of the task; the last reported values become part of the run's result."""
 
     def check_replicas(self) -> None:
         """Raises a `DriftError` if replicas hold different values of a variable."""
 
     def save(self) -> Path:
-        """Starts to save a checkpoint of this step; returns its future path."""
+        """Starts to save a checkpoint of the current step in the background; returns the checkpoint's path."""
 
     def settle(self) -> None:
         """Waits until pending checkpoints are written."""
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this step, with all that is due at the end; `reason` is recorded."""
+        """Ends the run after this step, with all hooks and saves that are due at the end; `reason` is recorded."""
 
 
 class ChunkHook:
-    """Observes a training from chunk to chunk."""
+    """Observes training: its methods are called before and after each chunk of steps."""
 
     def begin(self, run: Run) -> None:
-        """Is called once, after tracing and before the first step."""
+        """Called once, when tracing is complete and before the first step."""
 
     def before_chunk(self, run: Run) -> None:
-        """Is called before a chunk of steps, which begins at `run.step`."""
+        """Called before each chunk of steps; the chunk begins at `run.step`."""
 
     def after_chunk(self, run: Run) -> None:
-        """Is called after a chunk of steps, before the hooks that are due."""
+        """Called after each chunk of steps, before hooks that are due are called."""
 
     def close(self) -> None:
         """Frees resources, however the training ends."""
 
 
 class Hook(ChunkHook, abc.ABC):
-    """Base class; `every=None` means only at the end of the run."""
+    """Base class of hooks, called every `every` steps and at the end; `every=None` means only at the end."""
 
     every: int | None = None
     section = "hook"  # the watchdog's name for this part of the run
@@ -119,33 +119,33 @@ class Hook(ChunkHook, abc.ABC):
 
     @property
     def interval_name(self) -> str:
-        """Returns the name by which a gin file binds `every`: `a/MyHook.every` of `@a/MyHook()`."""
+        """Returns the name that binds `every` in a gin file: `a/MyHook.every` for `@a/MyHook()`."""
         return "/".join(filter(None, (self.scope, f"{type(self).__name__}.every")))
 
     def due(self, step: int, steps: int) -> bool:
-        """Returns whether to call the hook after `step` of `steps` steps."""
+        """Returns whether to call the hook when `step` of the run's `steps` steps are completed."""
         return step == steps or (self.every is not None and step % self.every == 0)
 
     def check_kept(self, keep: Keep, checkpoint_every: int | None) -> None:  # most hooks save nothing
-        """Raises a `ConfigurationError` if the run doesn't keep the checkpoints that the hook needs."""
+        """Raises a `ConfigurationError` if `keep` and `checkpoint_every` don't keep what the hook needs."""
 
     def check(self, run: Run) -> None:  # most hooks fit every run
         """Raises a `ConfigurationError` if the hook doesn't fit the task; called before the first step."""
 
     @abc.abstractmethod
     def __call__(self, run: Run) -> None:
-        """Does the hook's work, after `run.step` steps."""
+        """Does the hook's work when `run.step` steps are completed."""
 
     def state(self) -> dict[str, Any]:
         """Returns the hook's state for a checkpoint: JSON values, with arrays as lists."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:  # most hooks have no state
-        """Restores the state from a checkpoint."""
+        """Restores the hook from `state`, which `state()` returned when the checkpoint was saved."""
 
 
 def by_name(hooks: Sequence[Hook]) -> dict[str, Hook]:
-    """Names each hook by its class; the second one of a class is `Name_2`."""
+    """Returns `{name: hook}`; the name is the class's name, and `Name_2` for a second hook of the class."""
     named: dict[str, Hook] = {}
     for hook in hooks:
         name = type(hook).__name__
@@ -158,7 +158,7 @@ LACKING = "until then the run goes on without"
 
 
 def keep_sample(run: Run, name: str, content: bytes) -> None:
-    """Writes a whole file; if the disk is full, skips it with one warning."""
+    """Writes the file `samples/NAME` of the run atomically; if the disk is full, warns once and skips the file."""
     path = run.workdir.path / "samples" / name
     with run.telemetry.sparing():
         with space_for(path.parent, then=LACKING):

@@ -19,7 +19,7 @@ STEPS, ROWS, CHUNK_STEPS = 600, 64, 10
 
 
 class DigitJudge(Module):
-    """A network with 64 features before its logits, trained as it is made: takes a second, and is equal in every run.
+    """A digit classifier with 64 features; `__init__` trains it in about a second, with equal results in every run.
 
     It learns the `label`s of `source` from `image(batch)`: images [batch, height, width, channels] in [-1, 1].
     """
@@ -76,7 +76,7 @@ def _judge_of_thick_digits(seed: int) -> DigitJudge:
 
 @functools.cache
 def _features_of_real(seed: int, size: tuple[int, int]) -> tf.Tensor:
-    """Returns the features of all real digits, enlarged like a generator's training images."""
+    """Returns the features of all real digits, resized to `size` (height, width) like a GAN's training images."""
     images = [_plain(source.gather(tf.range(len(source), dtype=tf.int64))) for source in map(digits, ("train", "test"))]
     return _judge(seed).features(tf.image.resize(tf.concat(images, 0), size))
 
@@ -86,7 +86,7 @@ def _plain(batch: Batch) -> tf.Tensor:
 
 
 class DigitQuality:
-    """Quality of generated digits, compared with that of real digits by the same measures."""
+    """Measures the quality of generated digits, relative to real digits."""
 
     samples = 898  # half of all digits; the other half is the reference
 
@@ -94,7 +94,7 @@ class DigitQuality:
         self.seed = seed
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
-        """Returns metrics of images in [-1, 1] and, if given, their intended labels."""
+        """Returns quality metrics of images in [-1, 1]; `label_accuracy` is the share that show their `label`."""
         judge, real = _judge(self.seed), _features_of_real(self.seed, tuple(image.shape[1:3]))
         fake = judge.features(image)
         distance = self._distance(fake, real)
@@ -116,7 +116,7 @@ class DigitQuality:
         return figures
 
     def _distance(self, fake: tf.Tensor, real: tf.Tensor) -> float:
-        """Returns the mean distance to ten random halves of the real digits, so that both sides have equal size."""
+        """Returns the mean Fréchet distance between `fake` and ten random subsets of `real` of the same size."""
         rng, distances = Rng.from_seed(self.seed).fold("halves"), []
         for split in range(10):
             order = tf.argsort(rng.fold(split).uniform([real.shape[0]]))
@@ -131,15 +131,15 @@ def _spread(features: tf.Tensor) -> float:
 
 @gin.configurable
 def digit_quality(seed: int = 0) -> DigitQuality:
-    """Makes a `Quality.judge` for digits, based on a classifier trained here."""
+    """Makes a `Quality.judge` for digits, which uses a classifier that is trained at the first call."""
     return DigitQuality(seed)
 
 
 @gin.configurable
 def kept_digits(seed: int = 0) -> Callable[[tf.Tensor, tf.Tensor], dict[str, float]]:
-    """Makes a `Translations.judge`: the share of `digit_pairs`, made thick and coloured, that keep their digit.
+    """Makes a `Translations.judge` for `digit_pairs`: the share of translated digits that keep their digit.
 
-    A classifier trained here on real thick coloured digits decides.
+    A classifier decides, trained at the first call on real thick coloured digits.
     """
 
     def kept(image: tf.Tensor, label: tf.Tensor) -> dict[str, float]:

@@ -17,8 +17,8 @@ from trainers.options.checkpoints import better_of
 class EarlyStopping(Hook):
     """Evaluates every `every` steps, and ends the run after `patience` evaluations in a row without improvement.
 
-    `figure` is a metric and its direction: "max accuracy", or "min noisy/loss" of a named source. An improvement beats
-    the best value so far by more than `least_change`. `Trainer.keep_best` keeps the best checkpoint.
+    `figure` is a direction and a metric: "max accuracy", or "min noisy/loss" for the source named `noisy`. An
+    improvement beats the best value so far by more than `least_change`. `Trainer.keep_best` keeps the best checkpoint.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from trainers.hooks.base import Hook, Run
 
 @gin.configurable
 class Histograms(Hook):
-    """Writes a histogram of each task variable whose path matches a pattern of `paths`, as evaluation reads it."""
+    """Writes a histogram of each task variable that matches a pattern of `paths`, or of its average."""
 
     def __init__(self, every: int | None = None, *, paths: Sequence[str] = ("*",)):
         super().__init__(every)

@@ -23,9 +23,9 @@ ROUNDED_AWAY = 2.0**-24  # relative to the weight; float32 rounds smaller update
 class Norms(Hook):
     """Writes the norms of each module's gradients, weights and updates in the next step.
 
-    They go to `metrics.jsonl` and TensorBoard as metrics of `norms`: `gradient/PATH`, `weight/PATH`, `update/PATH`,
-    after the phase's name if there are several updates. Phases that aren't due are measured as well, all from the
-    current weights. Warns of updates that are far too large, or too small to change weights, twice in a row.
+    The metrics of `norms` in `metrics.jsonl` and TensorBoard are `gradient/PATH`, `weight/PATH` and `update/PATH`. With
+    several updates, the phase's name comes first: `PHASE/gradient/PATH`. Phases that aren't due are measured too. Warns
+    if updates are far too large, or too small to change weights, twice in a row.
     """
 
     def __init__(self, every: int | None = None):
@@ -34,7 +34,7 @@ class Norms(Hook):
         self._watch: Watch | None = None
 
     def check(self, run: Run) -> None:
-        """Prepares the measurement of a step; raises an error if devices don't step together."""
+        """Prepares the measurement; raises an error if replicas or workers take separate steps."""
         backend, experiment, batches = run.train_step.backend, run.experiment, run.input
         if not backend.steps_together:
             who = f"{backend.how} {'replicas' if backend.steps_here else 'workers'} take"
@@ -70,7 +70,7 @@ class Norms(Hook):
 
 
 def unlikely(norms: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yields modules with zero gradients, exploding or vanishing updates, each with a warning."""
+    """Yields `(finding, warning)` for each module with zero gradients, or with exploding or vanishing updates."""
     for name, weight in norms.items():
         phase, kind, module = _parts(name)
         if kind != "weight" or weight == 0.0:
@@ -98,7 +98,7 @@ def unlikely(norms: Mapping[str, float]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Returns phase (as a prefix), kind and path of a metric.
+    """Splits a metric's name into phase prefix, kind and module path.
 
     >>> _parts("weight/layers/0"), _parts("g/update/net/2")
     (('', 'weight', 'layers/0'), ('g/', 'update', 'net/2'))

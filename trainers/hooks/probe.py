@@ -34,9 +34,9 @@ DRAWS = 5  # random choices of few labels to average over
 class LinearProbe(Hook):
     """Fits logistic regressions to the task's `features(batch)` [rows, size] of the training source.
 
-    It reports on the evaluation source: `accuracy` with all labels, and `few` with `labels` examples of each class. For
-    comparison, `few_pixels` uses the `image`s as features, and `few_untrained` the network before its first step.
-    `few_gain` is the lead of `few` over the better one of these.
+    Accuracies are measured on the evaluation source: `accuracy` is fitted to all labels, `few` to `labels` examples per
+    class. For comparison, `few_pixels` uses the pixels of `image` as features, and `few_untrained` an untrained
+    network. `few_gain` is `few - max(few_pixels, few_untrained)`.
     """
 
     def __init__(self, every: int | None = None, *, labels: int = 10):
@@ -79,7 +79,7 @@ class LinearProbe(Hook):
 
 
 def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -> float:
-    """Returns the accuracy on `asked` [rows, size] of a logistic regression fitted to `features` [rows, size]."""
+    """Fits a logistic regression to `features` and `labels`; returns its accuracy on `asked` with labels `truth`."""
     mean, deviation = features.mean(0), features.std(0) + 1e-3 * features.std()
     known, others = (tf.constant((x - mean) / deviation, tf.float32) for x in (features, asked))
     logits = _fitted(known, tf.constant(labels, tf.int32), others, int(labels.max()) + 1)
@@ -88,7 +88,7 @@ def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -
 
 @tf.function(autograph=False)
 def _fitted(known: tf.Tensor, labels: tf.Tensor, asked: tf.Tensor, classes: int) -> tf.Tensor:
-    """Fits to `known` [rows, size]; returns the logits of `asked`."""
+    """Fits a logistic regression to `known` [rows, size] and `labels`; returns the logits of `asked` [rows, size]."""
     rule, root = adam(RATE), float(known.shape[1]) ** 0.5  # one rate for any number of features
     weights = {"w": tf.zeros([known.shape[1], classes]), "b": tf.zeros([classes])}
 
@@ -138,7 +138,7 @@ def _checked(source: Source | Stream | None) -> Source:
 
 
 def _gathered(source: Source, fn: Callable[[Batch], tf.Tensor]) -> Array:
-    """Returns `fn` of all examples of a source, [examples, ...]."""
+    """Returns the results of `fn(batch)` for all examples of `source`, concatenated: [examples, ...]."""
     with explained(source):
         starts = range(0, len(source), ROWS)
         indices = (tf.range(i, min(i + ROWS, len(source)), dtype=tf.int64) for i in starts)

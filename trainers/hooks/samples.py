@@ -121,8 +121,8 @@ def _sampler_of(run: Run, count: int) -> Sampler:
 def make_sampler(task: Task, seed: int, count: int, *, say: Callable[[str], object] = print) -> Sampler:
     """Returns a function that draws `count` samples, with the same random numbers each time.
 
-    Raises an error for a task whose `sample` returns no images or has side effects, and `say`s suspicious code in it.
-    It is traced for that, but not run.
+    Traces `task.sample` without running it. Raises an error if it returns no images or has side effects. Suspicious
+    code is reported with `say`.
     """
     name = f"`{type(task).__name__}.sample`"
 
@@ -147,7 +147,7 @@ def make_sampler(task: Task, seed: int, count: int, *, say: Callable[[str], obje
 
 
 def encode_grid(image: Any) -> bytes:
-    """Returns images [n, height, width, channels] in [-1, 1] side by side, as one PNG."""
+    """Returns the bytes of a PNG that shows the images [n, height, width, channels] in [-1, 1] as a grid."""
     count, height, width, channels = image.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
@@ -158,6 +158,6 @@ def encode_grid(image: Any) -> bytes:
 
 
 def encode_png(image: Any) -> bytes:
-    """Returns one image [height, width, channels] in [-1, 1] as a PNG."""
+    """Returns the bytes of a PNG of one image [height, width, channels] in [-1, 1]."""
     levels = tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)
     return bytes(tf.io.encode_png(levels).numpy())

@@ -77,8 +77,8 @@ def make_writer(
 ) -> Writer:
     """Returns a function that continues each prompt, with the same random numbers each time.
 
-    Raises an error for a task that writes none or has side effects, and for unusable prompts; `say`s suspicious code.
-    The task is traced for that, but not run.
+    Traces `task.write` without running it. Raises an error for unusable prompts, or if `write` is missing or has side
+    effects. Suspicious code is reported with `say`.
     """
     check_writes(task)
     tokenizer = source.tokenizer
@@ -151,6 +151,6 @@ def _encoded(tokenizer: Any, prompt: str) -> list[int]:
 
 
 def _end(row: np.ndarray, length: int, end: int) -> int:
-    """Returns the number of tokens of `row` before the first end token after its prompt."""
+    """Returns the number of tokens in `row` before the first `end` that follows the prompt of `length` tokens."""
     after = np.flatnonzero(row[length:] == end)
     return length + int(after[0]) if after.size else len(row)

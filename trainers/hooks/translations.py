@@ -28,7 +28,7 @@ ROWS = 64  # translated at once
 
 @gin.configurable
 class Translations(Hook):
-    """Writes the first `count` held-out images `a` next to their translations, to `samples/` and TensorBoard.
+    """Writes a picture of the first `count` held-out images `a` and their translations, to `samples/` and TensorBoard.
 
     A `judge` is called with the translations of all held-out images and their `label`s, and returns metrics. Without an
     evaluation source, training images are used.
@@ -65,14 +65,14 @@ class Translations(Hook):
             run.report("quality", self.judge(made["translated"], made["label"]))
 
     def _source(self, run: Run) -> Source:
-        """Returns the source of the images, after checking its features."""
+        """Returns the source of the images to translate, after checking that it has the required features."""
         source = run.experiment.shown_source
         for feature in ("a", "b", "label") if self.judge else ("a", "b"):
             check_feature(source, feature)
         return source
 
     def _translator(self, run: Run) -> Callable[[tf.Tensor], Batch]:
-        """Returns a function that translates images by their indices; it is traced, but not run."""
+        """Returns a traced function that translates the examples with given indices; it isn't called here."""
         source, task = self._source(run), checked_translation(run.averaged.task)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
@@ -88,7 +88,7 @@ class Translations(Hook):
         return translate
 
     def _translated(self, run: Run) -> Batch:
-        """Returns all required held-out images with their translations."""
+        """Returns the translations of the held-out images: of all for `judge`, else of the first `count`."""
         source, self._translate = self._source(run), self._translate or self._translator(run)
         count = len(source) if self.judge else min(self.count, len(source))
         with explained(source):

@@ -10,7 +10,7 @@ from trainers.trainer import Trainer
 
 
 def pass_steps(trainer: Trainer, end: int) -> None:
-    """Runs the steps before `end` as training does, without hooks."""
+    """Runs the steps from `trainer.step` to `end - 1` as training does, but without hooks."""
     if end > trainer.steps:
         raise ValueError(f"`end` is {end}, but the run has {trainer.steps} steps (`Trainer.steps`): give at most that.")
     if trainer.step < end:
@@ -23,7 +23,7 @@ def pass_steps(trainer: Trainer, end: int) -> None:
 
 
 def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int) -> int:
-    """Replays `trainer` up to `step`, or to an earlier step that writes non-finite values; returns that step.
+    """Replays training up to `step`, or up to an earlier step that writes non-finite values; returns that step.
 
     A step with finite loss and gradients may still write non-finite values, and make a later step fail.
     """
@@ -45,7 +45,7 @@ def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int)
 
 
 def _beginning(trainer: Trainer, manifest: Manifest | None) -> Callable[[], object]:
-    """Returns a function that resets `trainer` to its start; it can be called repeatedly."""
+    """Returns a function that resets `trainer` to `manifest`, or to its first state; it can be called repeatedly."""
     at_first = {} if manifest else {path: v.numpy() for path, v in trainer.state.variables.items()}
 
     def begin() -> None:
@@ -61,7 +61,7 @@ def _beginning(trainer: Trainer, manifest: Manifest | None) -> Callable[[], obje
 
 
 def _is_well(trainer: Trainer) -> bool:
-    """Returns whether every step so far, and everything it wrote, was finite."""
+    """Returns whether all steps so far succeeded and all variables of `trainer` are finite."""
     if int(trainer.progress.bad_step) != ALL_WELL:
         return False
     floating = (v for v in trainer.state.variables.values() if v.dtype.is_floating)

@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 
 def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> Finding | None:
-    """Takes step `index` with `batch` [microbatches, rows, ...], writing its results; returns the first finding."""
+    """Repeats step `index` with `batch` [microbatches, rows, ...]; returns the first finding. Variables are updated."""
     values, microbatches = dict(batch), shape_of(batch)[0]
     outputs: Batch
     found: Finding | None = None
@@ -81,7 +81,7 @@ def _update(
 def _through(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    """Runs an update through a `Compute` with the engine, which doesn't expose that update's gradients."""
+    """Runs an update whose gradients continue through a `Compute`; finds bad sums and values, but not gradients."""
     _, sums, outputs = _run(train_step, plan, values, index, trail)
     mine = {key: values[key] for key in plan.reads}
     if less := _less_than_nothing(sums):
@@ -94,7 +94,7 @@ def _through(
 def _history(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    """Runs a `Compute` with history with the engine, which writes the history."""
+    """Runs a `Compute` with `state`, whose new values are written; finds non-finite values among them."""
     _, _, outputs = _run(train_step, plan, values, index, trail)
     written = dict(trail.written)
     trail.written.clear()  # later updates report only their own writes
@@ -107,7 +107,7 @@ def _history(
 def _run(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[tf.Tensor, Mapping[str, Any], Batch]:
-    """Runs a phase with the engine while its operations are traced."""
+    """Runs the phase of `plan` with the engine, while `trail` records its operations."""
     placed = {key: Placed(x, True) for key, x in values.items()}
     with trail.following():
         found: tuple[tf.Tensor, Mapping[str, Any], Batch]
@@ -116,13 +116,13 @@ def _run(
 
 
 def _less_than_nothing(sums: Mapping[str, Any]) -> list[str]:
-    """Returns a finding for a negative sum of weights, which makes a step fail."""
+    """Returns a text in a list if the sum of weights is negative, which makes a step fail; else an empty list."""
     weight = float(sums["weight"])
     return [f"the sum of its weights, {weight}, which is a count"] if weight < 0.0 else []
 
 
 def _written(plan: Plan, mine: Batch, norm: tf.Tensor, trail: Trail) -> Finding | None:
-    """Returns the non-finite results of an update whose loss is finite."""
+    """Returns a finding if an update with a finite loss wrote non-finite values, or its gradient norm isn't finite."""
     what = [f"the new value of `{path}`" for path in trail.written]
     if not is_finite(norm):
         return _found(plan, mine, ["the norm of its gradients", *what], trail.origin([norm]))
@@ -139,9 +139,9 @@ def _found(
 
 
 def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
-    """Returns the non-finite rows of the operation's output, if it has a row for each row of the batch.
+    """Returns the non-finite rows in the output of `origin`; `None` unless the output has one row per batch row.
 
-    Used for phases that mix rows: the step function can't be called with single rows of these.
+    Used for phases that mix rows, whose step functions can't be called with single rows.
     """
     microbatches, rows = shape_of(mine)
     by_row = origin is not None and microbatches == 1 and origin.length == rows
@@ -155,8 +155,8 @@ def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
     """Returns the first rows with a non-finite loss or gradient; `values` are [microbatches, rows, ...].
 
-    Bisects: halves that fail are halved again, so that a few bad rows take few calls. Each row keeps its random
-    numbers.
+    Searches by bisection: each half that isn't finite is split again, so few bad rows take few calls. Each row keeps
+    its random numbers.
     """
     microbatches, rows = shape_of(values)
 

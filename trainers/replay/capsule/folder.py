@@ -1,8 +1,8 @@
 """A capsule (failure snapshot): the folder with all that is needed to repeat a step that wasn't finite.
 
-It is laid out like a run: `config/given.gin` and, below `checkpoints/`, the newest checkpoint before the step, if there
-was one. Files are hard links of the run's, so that they outlive its checkpoint and take no space. `batch.npz` holds
-the step's batch; `capsule.json` holds the step and the SHA-256 of the files.
+Like a run's folder, it has `config/given.gin` and, in `checkpoints/`, the newest checkpoint before the step, if any.
+These are hard links to the run's files: they take no space, and stay when the run deletes its checkpoint. `batch.npz`
+holds the step's batch, and `capsule.json` the step and the SHA-256 of the files.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Capsule:
 
 
 def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, checkpoint: Path | None) -> Path:
-    """Writes a capsule atomically into a run's folder, in place of older ones; returns its path."""
+    """Writes a capsule atomically into the run's folder `workdir`, replaces older capsules, and returns its path."""
     capsules = workdir / "capsules"
     target, temporary = capsules / f"step-{capsule.step:09d}", unfinished_folder(capsules)
     with space_for(target):
@@ -101,7 +101,7 @@ def _damaged(path: Path, what: str) -> CheckpointError:
 
 
 def _link_files(source: Path, target: Path) -> None:
-    """Hard-links the files of a folder below `target`, or copies them if the disk has no hard links."""
+    """Hard-links all files of `source` into the folder `target`; copies them if the disk has no hard links."""
     target.mkdir(parents=True)
     for path in source.iterdir():
         try:

@@ -15,10 +15,10 @@ KERNELS = "TF_ENABLE_ONEDNN_OPTS"
 
 
 def leaving_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
-    """Returns `error` with a command that replays `step`, once the chief has written the capsule.
+    """Writes the capsule (on the chief), and returns `error` with a command that replays `step`.
 
-    The capsule lacks the state before the step: replay repeats training from the newest checkpoint with equal bits. So
-    normal steps pay nothing.
+    The capsule lacks the weights before the step. Replay repeats training from the newest checkpoint, with equal bits,
+    so normal steps cost nothing extra.
     """
     experiment, input, workdir = context.experiment, context.state.input, context.state.workdir
     given = workdir.configurations / "given.gin"
@@ -49,5 +49,5 @@ def leaving_capsule(context: RunContext, error: TapeloopError, step: int) -> Tap
 
 
 def environment() -> dict[str, str]:
-    """Returns what determines the rounding of a step, except the machine."""
+    """Returns versions and settings that determine a step's rounding errors, except the machine itself."""
     return {**versions(), KERNELS: os.environ.get(KERNELS, "not set")}

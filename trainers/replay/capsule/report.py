@@ -17,7 +17,7 @@ _CORE = f"{Path(core.__file__).parent}/"
 
 
 def report(finding: Finding | None, trainer: Trainer, capsule: Capsule, step: int) -> str:
-    """Returns the lines: the phase, the first bad operation, its module, the parameters, the rows."""
+    """Returns the report's text: the phase, the first bad operation, its module, the parameters and the rows."""
     if finding is None:
         return (
             f"step {step} is finite when run eagerly on one device: the cause was removed by a change of code, machine "
@@ -69,7 +69,7 @@ def _of_rows(finding: Finding, trainer: Trainer, capsule: Capsule, step: int) ->
 
 
 def _worth_showing(lines: Sequence[Line]) -> list[Line]:
-    """Returns the innermost line, and those of its callers that aren't in Tapeloop's layers."""
+    """Returns the innermost line, and the lines of its callers that aren't in the package `core`."""
     return [*lines[:1], *(line for line in lines[1:] if not line.file.startswith(_CORE))][:MOST_LINES]
 
 
