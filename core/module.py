@@ -71,8 +71,8 @@ def _first_paths(module: tf.Module, wanted: Callable[[object], bool]) -> dict[st
 def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
     """Returns a copy of `module` that computes with `values`, `{path: tensor}`, in place of its variables.
 
-    Call the copy in an inner loop, with the weights after some steps. Gradients flow through `values` to the tensors
-    from which they were computed. `module` and its variables stay unchanged.
+    In an inner loop, `values` are the weights after some steps. Gradients flow through `values` to the tensors from
+    which `values` were computed. `module` and its variables stay unchanged.
 
         >>> net = tf.Module()
         >>> net.w = tf.Variable(2.0)

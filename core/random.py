@@ -11,7 +11,7 @@ generator, which can start anywhere in its stream. So `rng.rows` draws only this
 global batch. Results don't depend on the number of replicas or microbatches.
 
 The `Rng` of a step function also has `rng.step`, and `rng.progress` from 0 to 1. Use them for values that change during
-a run, such as an annealed weight. They don't affect any draw.
+a run, such as an annealed weight. Neither affects any draw.
 """
 
 import contextlib

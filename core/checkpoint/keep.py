@@ -44,7 +44,7 @@ class Best(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints to keep: the `last` newest ones, those whose step is a multiple of `every`, and the `best`."""
+    """Which checkpoints to keep: the newest `last` ones, each whose step is a multiple of `every`, and the `best`."""
 
     last: int = 3
     every: int | None = None
@@ -72,9 +72,9 @@ class Keeper:
         return {KEPT: {"because": because, "measured": own, **({"best": best._asdict()} if best else {})}}
 
     def best(self, up_to: int, *, new: int | None = None) -> Best | None:
-        """Returns the best checkpoint of those up to step `up_to`; `None` if no checkpoint has the metric.
+        """Returns the checkpoint with the best metric up to step `up_to`; `None` if no checkpoint has the metric.
 
-        If values are equal, the older one wins. `new` is the step of a checkpoint about to be written; it counts.
+        If values are equal, the older one wins. `new` is the step of a checkpoint about to be written, to include.
         """
         by, found = self.keep.best, None
         if by is None:

@@ -97,7 +97,7 @@ def merge(prefixes: Sequence[str], into: str) -> None:
 
 
 def read_part(prefix: str, path: str, variable: Typed, box: Box) -> tf.Tensor:
-    """Reads `box` of a saved variable into host memory. If the file holds the variable unsharded, all of it is read."""
+    """Reads `box` of a saved variable into host memory. If the file holds the variable unsharded, reads the whole."""
     with tf.device("CPU:0"):
         (value,) = tf.raw_ops.RestoreV2(
             prefix=prefix,

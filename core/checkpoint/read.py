@@ -20,7 +20,7 @@ def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = 
     `up_to` excludes later steps.
 
     A damaged checkpoint is reported through `warn`, and the next older one is tried. If all are damaged, a
-    `CheckpointError` ends the run, because it must not start afresh unnoticed.
+    `CheckpointError` ends the run, so that it doesn't silently start from step 0.
     """
     try:
         found = [(step, path) for step, path in checkpoints_in(directory) if up_to is None or step <= up_to]

@@ -44,7 +44,7 @@ def random_affine(
 ) -> tf.Tensor:
     """Rotates, shears, scales and shifts each image at random, up to these limits; `affine` explains the units.
 
-    The factor is between `1 / scale` and `scale`; the other numbers are between minus the limit and the limit.
+    Images are scaled by a factor from `1 / scale` to `scale`; other numbers are from minus the limit to the limit.
     """
     chance = 2.0 * rng.rows.uniform(images.shape[0], 5) - 1.0
     turns, shears, scales, down, across = tf.unstack(chance, axis=1)

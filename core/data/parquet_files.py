@@ -35,9 +35,9 @@ def parquet(
     vectors: Mapping[str, Sequence[str]] = {},
     fill: Mapping[str, float | str] = {},
 ) -> Source:
-    """Reads the files of one table: each column becomes a feature, or those in `columns` and `vectors`.
+    """Reads the files of one table: each column becomes a feature, or only the columns in `columns` and `vectors`.
 
-    `types` maps a column to 'int', 'float' or a list of words; `fill` maps it to the value for missing ones.
+    `types` maps a column to 'int', 'float' or a list of words. `fill` maps a column to its value for missing ones.
     """
     wanted = Wanted("parquet", columns, types, vectors, fill)
     paths = list_files("parquet.files", files)

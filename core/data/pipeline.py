@@ -88,7 +88,7 @@ def position_indices(
     replicas: int = 1,
     replica: int = 0,
 ) -> tf.Tensor:
-    """Returns the indices of the examples in these steps on one replica: int64 [num_steps, microbatches, rows].
+    """Returns the indices of these steps' examples on one replica: int64 [num_steps, microbatches, rows].
 
     With global batch B and k microbatches, row r of microbatch m of step s is at position `origin + s * B + m * (B / k)
     + replica * rows + r` of the training order. So a step has the same examples for any k and any number of replicas.

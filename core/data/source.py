@@ -39,7 +39,7 @@ from core.random import Rng
 class Kept(NamedTuple):
     """A storage format of a source's examples that is narrower than what steps read, such as uint8.
 
-    `gather` returns stored examples, [n, ...]. In a step, `decode` converts [microbatches, rows, ...] of them.
+    `gather` returns stored examples, [n, ...]; `decode` converts them in a step: [microbatches, rows, ...].
     """
 
     spec: dict[str, tf.TensorSpec]

@@ -20,7 +20,7 @@ _PARTS = 4  # of a buffer; one of them is returned at a time
 class InOrder:
     """Returns the examples of a stream in order, from the start of an epoch on.
 
-    `epoch` is the epoch that is being read; with a shuffle buffer, returned examples may be from the one before.
+    `epoch` is the epoch being read; with a shuffle buffer, returned examples may be from the previous epoch.
     """
 
     def __init__(self, stream: Stream, *, seed: int, epoch: int, before: int, count: int):

@@ -97,7 +97,7 @@ class Wanted:
         return list(dict.fromkeys([*self.columns, *asked["vectors"]]))
 
     def features(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """Converts columns to features: those of a vector become one feature, each other column its own."""
+        """Converts columns to features: the columns of a vector become one feature, each other column its own."""
         parts = {name for names in self.vectors.values() for name in names}
         alone = {name: values for name, values in columns.items() if name not in parts}
         for feature, names in self.vectors.items():

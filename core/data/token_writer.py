@@ -125,7 +125,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    """Removes the folder of a complete file. The progress is removed last, so that a kill leaves it readable."""
+    """Removes the folder of a complete file; removes the progress last, so that it can be read after a kill."""
     for file in sorted(folder.iterdir(), key=lambda file: file.name == _PROGRESS):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another process has entered it; that finds `path`, and removes the folder

@@ -25,7 +25,7 @@ _LONGEST_IDENTITY = 64  # ASCII characters: the space in the header of a token f
 class Tokenizer(abc.ABC):
     """Converts text to tokens; each token always stands for the same bytes.
 
-    `identity` is equal if all tokens are; token files store it. The token `end` ends a document, without any text.
+    Tokenizers with equal tokens have equal `identity`; token files store it. `end` ends a document, without text.
     """
 
     def __init__(self, texts: Sequence[bytes], *, end: int, identity: str) -> None:
@@ -43,7 +43,7 @@ class Tokenizer(abc.ABC):
         """Returns the tokens of `text`, which may be any bytes; `end` is never among them."""
 
     def encode_whole(self, text: bytes) -> Numbers:
-        """Returns the tokens of `text`; raises a `DataError` if they encode fewer or more bytes than `text` has."""
+        """Returns the tokens of `text`; raises a `DataError` if the tokens stand for fewer or more bytes."""
         tokens = np.array(self.encode(text), np.int32)
         if (counted := self.byte_counts[tokens].sum()) != len(text):
             made = self.decode(tokens.tolist())

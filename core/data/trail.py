@@ -54,7 +54,7 @@ class Trail:
 
 
 def hashes_after(before: int, hash: int, examples: Block) -> Hashes:
-    """Returns the hash after each of `examples`, where `hash` is the hash of the `before` examples before them.
+    """Returns the hash after each of `examples`; `hash` is that of the `before` examples that precede them.
 
     An `id` identifies an example. Without an `id`, the example's contents do, with at most 64 words of each feature.
     """

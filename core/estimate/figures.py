@@ -120,7 +120,7 @@ def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
-    """Returns `{path: mesh axes}` by which each variable is sharded; a slot follows its parameter, or the plan."""
+    """Returns `{path: mesh axes}` by which variables are sharded; a slot has the axes of its parameter or of `plan`."""
     known = {id(v): plan.layouts.of(path, v.shape) for path, v in assembly.task_variables.items()}
     for optimizer in assembly.optimizers.values():
         known |= {id(slot): axes for slot, axes in axes_of_slots(assembly.task, plan, optimizer).values()}

@@ -5,7 +5,7 @@ from the operation that makes it until the last one that reads it. Views of othe
 Arithmetic reuses the memory of an input that is no longer needed. The branch with the larger memory counts. Kernel
 workspace (a convolution's patches, a library's buffers), parallel operations and the allocator's overhead are excluded.
 
-The gradients of parameters are the inputs of operations that write these parameters, and the terms of such inputs.
+The gradients of parameters are the inputs of operations that write parameters, and the terms whose sums they are.
 """
 
 import collections
@@ -278,7 +278,7 @@ class _Simulation:
 
 
 def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str]:
-    """Returns the names of gradients: `known` names, inputs of updates, and tensors from which those are computed."""
+    """Returns the names of gradients: `known` names, inputs of updates, and the terms of which those are sums."""
     found = set(known)
     for op in reversed(ops):
         if op.type in CHOICES and any(writes(called.graph) for called in called_by(op)):

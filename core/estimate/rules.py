@@ -87,7 +87,7 @@ def softmax(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Reshape: a group of dimensions that is sharded along its first dimension stays so in the result."""
+    """Reshape: if a group of dimensions is sharded along its first one, the reshaped group is too."""
     x, y = op.inputs[0], op.outputs[0]
     if x.shape.num_elements() is None or y.shape.num_elements() is None or not y.shape.num_elements():
         return unknown(op, reads, shardings)

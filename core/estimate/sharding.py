@@ -1,7 +1,7 @@
 """`Sharding`, the layout of a tensor on a mesh, and the interface of layout rules.
 
 A layout has, for each dimension, the mesh axis that shards it, or "-". A tensor may also be a partial sum along some
-axes. It must then be reduced over their devices before any operation other than an addition reads it.
+axes. Such a tensor must be reduced over the axes' devices before any operation other than an addition reads it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ Axes = tuple[str, ...]
 
 
 class Sharding(NamedTuple):
-    """A tensor's layout: `axes` by dimension, and the axes of which it holds partial sums (`parts_of`)."""
+    """A tensor's layout: a mesh axis per dimension (`axes`), and the axes of which it is a partial sum (`parts_of`)."""
 
     axes: Axes
     parts_of: frozenset[str] = frozenset()
 
 
 class Reads(Protocol):
-    """An operation's inputs, as a rule reads them by index; the methods count the collectives that this needs."""
+    """An operation's inputs, which a layout rule reads by index; each method counts the collectives that it causes."""
 
     def added_up(self, number: int) -> Axes:
         """Reduces an input if it is a partial sum, and returns its mesh axes by dimension."""

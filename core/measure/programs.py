@@ -29,7 +29,7 @@ class Program:
         self.progress, self._backend, self._run = progress, backend, run
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
-        """Runs the first `steps` steps of the chunk `stacked`, of which the first is step `first`; returns seconds."""
+        """Runs `steps` steps of the chunk `stacked`, beginning with step number `first`; returns the seconds."""
         place = self._backend.handed(tf.constant([first, first, first + steps], tf.int64))
         began = time.perf_counter()
         self._run(stacked, place)

@@ -59,7 +59,7 @@ class Gallery(Writer, Protocol):
 
 
 class Telemetry:
-    """Passes metrics to all `writers`, and progress and notes to those that are screens. `writers` may be empty."""
+    """Passes metrics to all `writers`, and progress and notes to writers that are screens. `writers` may be empty."""
 
     def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
         self.warned = warned
@@ -125,7 +125,7 @@ class Telemetry:
             self.warn(text, each=False)
 
     def warn(self, text: str, *, each: bool = True) -> None:
-        """Shows and stores a warning; without `each`, it isn't stored if a stored one differs only in numbers."""
+        """Shows and stores a warning; without `each`, skips storing if a stored warning differs only in numbers."""
         self.note(f"Warning: {text}")
         if self.warned:
             with self.sparing():

@@ -17,7 +17,7 @@ LEAK = (
 
 
 def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int = 0) -> None:
-    """Asserts that no loss of `task` depends on tokens after its target; the batch has `tokens` [rows, time, ...].
+    """Asserts that no prediction depends on its own or a later token, in the feature `tokens` [rows, time, ...].
 
     Losses have the shape `[rows, time]`, or `[rows, time - 1]` if the target at each position is the next token.
     """
@@ -27,7 +27,7 @@ def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int
 
 
 def check_causal(step: Step, tokens: str) -> None:
-    """Asserts for one traced step that no loss depends on tokens after its target."""
+    """Asserts for one traced step that each prediction depends only on earlier tokens."""
     x = step.batch.get(tokens)
     assert x is not None, f"`{tokens}` isn't in the batch; name the feature whose later values losses mustn't see."
     assert x.shape.rank >= 2 <= x.shape[1] - 1, (

@@ -120,7 +120,7 @@ def _comes_or_goes(step: Step, path: str) -> bool:
 
 
 class _Slopes(NamedTuple):
-    """One-sided slopes along a direction: first that of the mean loss, then those of the losses times random signs."""
+    """One-sided slopes along a direction: of the mean loss, then of the losses times random signs."""
 
     ahead: np.ndarray
     behind: np.ndarray
@@ -140,8 +140,8 @@ def _check_slope(
 ) -> None:
     """Compares a variable's gradients, along one direction, with finite differences of the losses.
 
-    The first gradient is that of the mean loss; the others are those of the losses times `signs`. They find a missing
-    gradient path that doesn't show in the mean. If the finite differences are inconsistent, nothing is asserted.
+    The first gradient is of the mean loss; the others are of the losses times `signs`. Those find a missing gradient
+    path that doesn't show in the mean. If the finite differences are inconsistent, nothing is asserted.
     """
     gradient = gradients[0]
     random = np.random.RandomState(1).standard_normal(gradient.shape)

@@ -108,7 +108,7 @@ def differences(one: Values, other: Values) -> list[Difference]:
 
 
 def mixing(assembly: Assembly) -> list[str]:
-    """Returns the names of the phases whose results depend on the number of microbatches, because they mix rows."""
+    """Returns the names of the phases that mix rows, whose results depend on the number of microbatches."""
     return [phase.name for phase in assembly.phases if phase.mixes_rows and phase.microbatches is None]
 
 

@@ -17,7 +17,7 @@ CURE = "Return one loss per row, and let the engine take the mean; what rows cou
 
 
 def assert_rows(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that a row's loss depends on that row alone; if a phase `mixes_rows`, only that order doesn't matter."""
+    """Asserts that a row's loss depends on that row alone; if a phase `mixes_rows`, that their order doesn't matter."""
     for step in nudged_steps(task, batch, seed=seed):
         check_rows(step)
 
