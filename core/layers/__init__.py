@@ -1,4 +1,4 @@
-"""Layers: explicit sizes, variables made in `__init__`, one concept a file. `tf.nn` has activations except `gelu`."""
+"""Layers with explicit sizes, whose variables are made in `__init__`. For activations except `gelu`, use `tf.nn`."""
 
 from core.layers.attend import attend
 from core.layers.attention import MultiHeadAttention

@@ -1,8 +1,8 @@
 """The arithmetic of attention: pure functions of queries, keys and values.
 
 The gradient makes few passes over tensors of shape [..., queries, keys]. All other tensors are smaller by a factor of
-the sequence's length, so work is moved to them. The softmax's gradient needs a sum over keys, which is computed from
-the attention's output (Dao et al., 2022). Instead of a large product, its small operand is transposed.
+the sequence's length, so work is done there if possible. The softmax's gradient needs a sum over keys, which is
+computed from the attention's output (Dao et al., 2022). Instead of a large product, its small operand is transposed.
 """
 
 import math

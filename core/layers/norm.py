@@ -136,7 +136,7 @@ def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Sprea
 
 
 def mean(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> tf.Tensor:
-    """Returns the mean of `x` over `axes`; zero if `x` is empty. Its gradient divides the mean's small tensor."""
+    """Returns the mean of `x` over `axes`, zero if empty; the gradient is divided before it is broadcast."""
     shape = sizes(x)
     count = tf.cast(tf.maximum(math.prod(shape[axis] for axis in axes), 1), x.dtype)
     return tf.reduce_sum(x, axes, keepdims=keepdims) / count

@@ -85,7 +85,7 @@ class VanillaRNN(Core):
 
 
 class LSTMState(NamedTuple):
-    """The state of an LSTM."""
+    """The state of an LSTM: `hidden` and `cell`, [batch, size] each."""
 
     hidden: tf.Tensor
     cell: tf.Tensor

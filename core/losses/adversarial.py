@@ -35,14 +35,14 @@ Critic = Callable[[tf.Tensor], tf.Tensor]  # images [rows, ...] -> logits
 
 
 class DiscriminatorLoss(Protocol):
-    """The discriminator's loss."""
+    """The type of `Game.discriminator`, the discriminator's loss."""
 
     def __call__(self, real_logits: Any, fake_logits: Any) -> tf.Tensor:
         """Returns the loss of each row's real and fake logit: `[rows]`."""
 
 
 class GeneratorLoss(Protocol):
-    """The generator's loss."""
+    """The type of `Game.generator`, the generator's loss."""
 
     def __call__(self, fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
         """Returns the loss of each row's fake logit: `[rows]`. Relativistic losses also need `real_logits`."""
@@ -74,7 +74,7 @@ class Game(NamedTuple):
 
 @gin.configurable
 def non_saturating(label_smoothing: float = 0.0) -> Game:
-    """Plays −log D(x) − log(1 − D(G(z))) against −log D(G(z)), D being σ of the logits (Goodfellow et al., 2014).
+    """Plays −log D(x) − log(1 − D(G(z))) against −log D(G(z)), with D = σ(logit) (Goodfellow et al., 2014).
 
     With `label_smoothing` s, the discriminator's target is 1 − s for real examples, and still 0 for fakes. A smoothed
     target for fakes would teach the generator to repeat itself (Salimans et al., 2016). If a real example and a fake

@@ -16,7 +16,7 @@ def softmax_cross_entropy(
     """Returns −Σ labels · log softmax(logits) over the last axis of logits [..., classes]: one value per row.
 
     `labels` are class indices [...] (integers) or distributions [..., classes] (floats). `label_smoothing` s moves a
-    share s of each label to the uniform distribution (Szegedy et al., 2016). `z_loss` adds that multiple of
+    share s of each label to the uniform distribution (Szegedy et al., 2016). `z_loss` is the weight of the added term
     (log Σ exp logits)², which keeps the logits near zero (Chowdhery et al., 2022). An index equal to `ignore` gives
     zero and no gradient, and `label_weights` excludes it from the mean.
 
@@ -60,7 +60,7 @@ def sigmoid_cross_entropy(
 ) -> tf.Tensor:
     """Returns −labels · log σ(logits) − (1 − labels) · log(1 − σ(logits)): one value per logit.
 
-    `labels` are 0 or 1, or probabilities; one outside [0, 1] gives `nan`. `label_smoothing` s moves them to
+    `labels` are 0 or 1, or probabilities; a label outside [0, 1] gives `nan`. `label_smoothing` s changes labels to
     (1 − s) · labels + s/2. A label equal to `ignore` gives zero and no gradient.
     """
     arguments.check_fraction(label_smoothing=label_smoothing)

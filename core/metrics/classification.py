@@ -102,7 +102,7 @@ class Confusion(NamedTuple):
 
 
 class IoU(NamedTuple):
-    """Intersection over union of prediction and label (Jaccard, 1912): the mean over classes in either."""
+    """Intersection over union of prediction and label (Jaccard, 1912), averaged over the classes that occur."""
 
     counts: tf.Tensor  # [classes, classes], as in `Confusion`
 

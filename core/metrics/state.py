@@ -1,4 +1,4 @@
-"""The interface of additive metrics, and the simplest of them: means, and functions of means."""
+"""`State`, the interface of additive metrics, and simple additive metrics: means, and functions of means."""
 
 import math
 from collections.abc import Mapping

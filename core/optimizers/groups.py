@@ -59,7 +59,7 @@ def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Trans
     """Applies `rules[label]` to the parameters of each label.
 
     `label(params)` returns `{path: label}`. A slot is named `SLOT/PATH`, so the name stays if the parameter moves to
-    another group. A slot that a whole group shares is named `SLOT/.group_N`, for the N-th rule.
+    another group. A slot that a whole group shares is named `SLOT/.group_N`, where N counts `rules` from 0.
     """
     shared = {key: f".group_{i}" for i, key in enumerate(rules)}  # attributes don't start with a dot, so paths don't
 

@@ -28,7 +28,7 @@ KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, where 
 
 
 class Optimizer:
-    """Holds a transform's state for one set of parameters, as variables. Make it in the strategy scope of these.
+    """Holds a transform's state for `parameters`, as variables. Make it in the parameters' strategy scope.
 
     Half-precision parameters are updated in float32: slots and the rule's arithmetic are float32.
 
@@ -129,7 +129,7 @@ class Optimizer:
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
     def average_statistics(self, moments: Mapping[Any, tf.Tensor], *, apply_if: tf.Tensor | None = None) -> None:
-        """Adds `moments` of the last update's batch, by `variable.ref()`, to the averages, weighed like the weights.
+        """Adds `moments`, `{variable.ref(): value}` of the last update's batch, to the averages, as for the weights.
 
         Call this method after `apply` and after the statistics were updated; statistics without moments are copied.
         """

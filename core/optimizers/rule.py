@@ -1,4 +1,4 @@
-"""Update rules: a pure `scale_by_*`, a learning rate, weight decay and TensorFlow's fused kernel for the three.
+"""Update rules: a pure scaling function, learning rate, weight decay, and TensorFlow's fused kernel for all of these.
 
 A rule multiplies by its learning rate itself; no later transform does. So Adam's bias corrections and rate form one
 scalar, rounded once for all parameters, as in TensorFlow's kernel.

@@ -44,7 +44,7 @@ def constant(rate: float) -> Schedule:
 
 @gin.configurable
 def linear(initial_rate: float, final_rate: float, *, steps: int) -> Schedule:
-    """Follows a line from `initial_rate` to `final_rate`, reached after `steps` updates."""
+    """Changes linearly from `initial_rate` to `final_rate`, which is reached after `steps` updates."""
     return polynomial(initial_rate, final_rate, steps=steps, power=1.0)
 
 
@@ -75,7 +75,7 @@ def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Sched
 def warmup_cosine(
     peak_rate: float, *, warmup_steps: int, total_steps: int, initial_rate: float = 0.0, final_rate: float = 0.0
 ) -> Schedule:
-    """Follows a line from `initial_rate` to `peak_rate`, then half a cosine down to `final_rate` at `total_steps`.
+    """Rises linearly from `initial_rate` to `peak_rate`, then falls as half a cosine to `final_rate` at `total_steps`.
 
     The first update uses `initial_rate`; with the default of zero, it changes no parameter.
     """
@@ -171,7 +171,7 @@ def one_cycle(
     initial_divisor: float = 25.0,
     final_divisor: float = 1e4,
 ) -> Schedule:
-    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, and another one down.
+    """Follows Smith and Topin (2018), "Super-convergence": half a cosine up, then half a cosine down.
 
     As in Optax, the peak comes after ⌊warmup_fraction · total_steps⌋ updates. After `total_steps` updates, the rate is
     peak / initial_divisor / final_divisor. In PyTorch, peak and end are one update earlier. The paper uses lines in

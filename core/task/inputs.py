@@ -26,7 +26,7 @@ class Inputs(dict[str, tf.Tensor]):
         return super().__iter__()
 
     def items(self) -> Any:
-        """Counts all keys as read."""
+        """Returns all items, and records all keys as read."""
         self.read.update(self.keys())
         return super().items()
 
@@ -35,7 +35,7 @@ class Inputs(dict[str, tf.Tensor]):
         return super().values()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Counts `key` as read, even if it is missing."""
+        """Returns the value of `key` or `default`, and records `key` as read, even if it is missing."""
         self.read.add(key)
         return super().get(key, default)
 

@@ -84,7 +84,7 @@ class Statistics:
             self.sums[key] = Sums(*(a + b for a, b in zip(self.sums[key], sums, strict=True)))
 
     def averages(self, sums: Mapping[str, Sums] | None = None) -> Values:
-        """Returns all layers' next moving averages, `{variable.ref(): value}`; `sums` replaces `self.sums`."""
+        """Returns all layers' next moving averages, `{variable.ref(): value}`, from `sums` (default: `self.sums`)."""
         values: Values = {}
         for key, layer_sums in (self.sums if sums is None else sums).items():
             values |= self.layers[key].averages(layer_sums)

@@ -56,7 +56,7 @@ class Task(Module):
             expected.check(source, feature, task=type(self).__name__)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the loss and metrics of `batch`, which holds held-out examples, one value per example."""
+        """Returns the loss and metrics of a batch of held-out examples, one value per example."""
         raise ConfigurationError(f"`{type(self).__name__}` needs `evaluate(batch) -> Loss` to be evaluated.")
 
     def sample(self, rng: Rng, n: int) -> Batch:

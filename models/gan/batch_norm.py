@@ -55,7 +55,7 @@ class BatchNormGan(Gan):
         )
 
     def phases(self) -> list[Phase]:
-        """Lists the discriminator's update and the generator's, both of which mix rows."""
+        """Lists the discriminator's and the generator's update, both with `mixes_rows=True`."""
         return [
             Update("d", loss=self.d_loss, trains=self.d, optimizer=self.d_optimizer, mixes_rows=True),
             Update(

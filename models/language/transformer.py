@@ -20,8 +20,8 @@ ROTARY_BASE = 10000.0
 class FeedForward(Module):
     """`down(gelu(up(x)))` with tanh-approximated GELU, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
 
-    By default, `hidden` is four times `size`. SwiGLU has a third matrix, so with SwiGLU `hidden` is two thirds of that.
-    Both then have about as many parameters.
+    By default, `hidden` is `4 * size`, with SwiGLU about `8 / 3 * size`. SwiGLU has a third matrix, so both have about
+    as many parameters.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class Block(Module):
 class Transformer(Module):
     """Maps `tokens` [rows, time] to logits [rows, time, vocabulary] of each position's next token.
 
-    The output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch is
-    initialized smaller, by √(number of branches) (Radford et al., 2019). With `recompute`, only each block's input is
+    The output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch starts
+    with values divided by √(number of branches) (Radford et al., 2019). With `recompute`, only each block's input is
     stored for the gradient (Chen et al., 2016).
     """
 

@@ -1,12 +1,12 @@
 """A history of generated images, which shows a discriminator old fakes among the new (Shrivastava et al., 2017).
 
-A discriminator that only sees the newest fakes forgets the defects of earlier ones, and the two networks chase each
+A discriminator that only sees the newest fakes forgets the defects of earlier fakes, and the two networks chase each
 other in circles. In a task, the pool is the state of a `Compute`:
 
     self.pool.phase("pool", "fake", "shown")    # shows `shown` in place of `fake`
 
-The engine calls such a phase once per step, with the whole global batch in row order, so that the pool is the same for
-any number of replicas and microbatches. A task that also names it in `one_device` stores it only once.
+The engine calls this phase once per step, with the whole global batch in row order. So the pool is the same for any
+number of replicas and microbatches. If the task's `one_device` names the pool, it is stored only once.
 """
 
 from collections.abc import Sequence

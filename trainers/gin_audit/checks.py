@@ -1,4 +1,4 @@
-"""Static checks of a configuration, before anything is called. Each raises one `ConfigurationError`."""
+"""Static checks of a configuration, before anything is called. Each check raises a `ConfigurationError`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

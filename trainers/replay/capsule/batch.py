@@ -1,4 +1,4 @@
-"""The batch of a step, as the bytes of a capsule's `batch.npz`."""
+"""Converts a step's batch to the bytes of a capsule's `batch.npz`, and reads it from that file."""
 
 import io
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _FEATURE = "batch/"  # prefix: feature names may equal NumPy's argument names
 
 
 def packed(batch: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Returns the bytes of an `.npz` file with these arrays."""
+    """Returns the bytes of an `.npz` file with the arrays in `batch`."""
     stream, arrays = io.BytesIO(), dict[str, Any]()
     arrays |= {f"{_FEATURE}{key}": x for key, x in batch.items()}
     np.savez_compressed(stream, **arrays)

@@ -68,7 +68,7 @@ class Operation:
 
 
 class Trail:
-    """Records the operations that run within `following`."""
+    """Records the operations that run in the context of `following()`."""
 
     def __init__(self, variables: Mapping[str, tf.Variable], modules: Mapping[str, tf.Module]):
         self._variables = {id(v.handle): (path, v) for path, v in variables.items()}
