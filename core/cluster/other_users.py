@@ -52,7 +52,7 @@ def refuse_people(what: str, remedy: str) -> None:
 
 
 def check_consent(environment: Mapping[str, str] | None = None) -> None:
-    """Raises if other people have processes on this machine, unless `environment` sets `TAPELOOP_OPEN_PORTS`."""
+    """Raises an error if other people use this machine, unless `environment` sets `TAPELOOP_OPEN_PORTS`."""
     if (os.environ if environment is None else environment).get(OPEN_PORTS, "") in ("", "0"):
         refuse_people(
             "this worker's port",

@@ -108,7 +108,7 @@ def _is_reached(addresses: Sequence[Address], port: int) -> bool:
 
 
 def _refuse_taken(port: int, cluster: Cluster) -> None:
-    """Raises if another process listens at `port`, which TensorFlow wouldn't notice with shared ports."""
+    """Raises an error if another process listens at `port`; with shared ports, TensorFlow wouldn't notice it."""
     dual = socket.has_dualstack_ipv6()
     try:
         with socket.create_server(("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual):

@@ -101,13 +101,13 @@ class Backend:
         """Raises a `ConfigurationError` if settings of the strategy don't fit the `optimizers` of `task`."""
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises if the devices can't share `rows` evenly; the error calls the number of rows `what`."""
+        """Raises an error, which calls the number of rows `what`, if devices can't share `rows` evenly."""
 
     def check_local_steps(self) -> None:
         """Raises a `ConfigurationError` if the strategy can't be used with `Trainer.local_steps`."""
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises for unsupported policies for bad steps: gin bindings that skip steps, and bindings that roll back."""
+        """Raises an error for unsupported bindings in `skipping` (of bad steps) or `rolling_back`."""
 
     # Steps.
 
@@ -137,7 +137,7 @@ class Backend:
         return value
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Converts, in a traced function, an argument that `handed` made back to `dtype`."""
+        """Converts an argument made by `handed` back to `dtype`, in a traced function."""
         return value
 
     def by_rows(self, value: Any, axis: int) -> Any:

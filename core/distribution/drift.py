@@ -1,8 +1,8 @@
 """Replica consistency check: whether all replicas hold the same variables, bit for bit.
 
-Each replica reduces each variable to one fingerprint: the sum, modulo 2^64, of its values' bits, each times an odd
-number that depends on the position. A single changed bit always changes the fingerprint, any other change almost
-surely. Variables are processed one by one, large ones in blocks, so the check fits into the memory of a step.
+Each replica reduces each variable to one fingerprint. A fingerprint is the sum, modulo 2^64, of the values' bits, each
+times an odd number that depends on the value's position. One changed bit always changes the fingerprint; several almost
+surely do. Variables are processed one by one, large ones in blocks, so the check fits into the memory of a step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

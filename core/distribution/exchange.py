@@ -72,7 +72,7 @@ class Exchange:
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def reduce(self, values: Any, *, phase: str, what: str) -> Any:
-        """Sums a nest of per-replica values over the replicas, in cross-replica context; returns the sums once."""
+        """Sums a nest of per-replica values over the replicas, in cross-replica context; returns one copy of each."""
         if self.replicas == 1:
             return self.first(values)
         flat = tf.nest.flatten(values)

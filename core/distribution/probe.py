@@ -9,7 +9,7 @@ from core.errors import ConfigurationError, PeerLostError
 
 
 def check_exchange(strategy: tf.distribute.Strategy, *, deadline: float = 120.0) -> None:
-    """Sums known values over the replicas; raises if the sum fails, is wrong, or takes more than `deadline` seconds."""
+    """Sums known values over the replicas; raises an error if the sum is wrong or takes over `deadline` seconds."""
     exchange = Exchange(strategy)
     n = exchange.replicas
     outcome: list[tf.Tensor | Exception] = []

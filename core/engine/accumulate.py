@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 class Asked(NamedTuple):
     """The requested gradients: of `variables`, summed over rows, or of `inputs`, one for each row.
 
-    The loss is differentiated; for a `Compute` phase, its outputs, multiplied by `cotangents`.
+    With `cotangents`, the outputs of a `Compute` are differentiated instead of a loss (a vector-Jacobian product).
     """
 
     by: str = ""  # the update that requests them
@@ -218,7 +218,7 @@ class Sweep:
         return dict(self.outputs) if asked.cotangents is None else {}
 
     def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
-        """Returns the zeros that sums start from, without the gradients of the paths in `slices`, which are stacked."""
+        """Returns zeros to start the sums from; omits the gradients of the paths in `slices`, which are stacked."""
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})

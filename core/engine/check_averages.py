@@ -11,7 +11,7 @@ from core.task import Update
 
 
 def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], *, apart: bool) -> None:
-    """Raises if no update moves a layer's averages, or if a layer normalises over only one replica's rows.
+    """Raises an error if no update moves a layer's averages, or a layer normalises over one replica's rows only.
 
     A layer may use one replica's rows if replicas take steps `apart` (local steps). Several phases may normalise
     through one layer. Only the update that trains the layer moves its averages, through the `Statistics` that the
@@ -40,7 +40,7 @@ def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], 
 
 
 def _moved_by(plan: Plan) -> set[object]:
-    """Returns `Variable.ref()` of each average that `plan` moves: a `Compute`'s history, or trained layers' ones."""
+    """Returns `Variable.ref()` of each average that `plan` moves, in a `Compute`'s history or in trained layers."""
     if not isinstance(plan.phase, Update) or plan.loss is None:
         return set(plan.access.keeps)
     trains = plan.phase.trains

@@ -17,7 +17,7 @@ _MOST = 8  # draws of one `Rng` that are compared: a loop may make thousands
 def draws_twice(drawn: Drawn, who: str, tracer: str) -> Iterator[str]:
     """Yields a warning for draws with the same seed, whose numbers are equal instead of independent.
 
-    `tracer` is the path of the file that calls the step function. Two draws in exclusive branches may be equal.
+    `tracer` is the path of the file that calls the step function. Draws in exclusive branches don't count.
     """
     made_of = {id(seed): (parent, _known(data)) for parent, data, seed in drawn.folds}
 

@@ -24,7 +24,7 @@ Pullback = Callable[[Plan, Mapping[str, Any]], Any]
 
 
 class PhaseRunner:
-    """Runs each phase of one step: an `Update`, one that trains through a `Compute`, a `Compute`, or a history."""
+    """Runs each phase of one step: an `Update`, perhaps through a `Compute`, or a `Compute`, perhaps with history."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class PhaseRunner:
             return outputs
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
-            """Continues the backward pass with the recorded tape, perhaps in a later `strategy.run`."""
+            """Continues the backward pass with the tape of the forward pass, perhaps in a later `strategy.run`."""
 
             def replica(cotangents: Batch) -> Any:
                 tape, outputs = kept[replica_here()]
@@ -162,7 +162,7 @@ class PhaseRunner:
         return self._run_at(plan, recorded, values, index)
 
     def _forward_again(self, source: Plan, placed: Mapping[str, Placed], index: tf.Tensor) -> Pullback:
-        """Returns a pullback that repeats the forward pass, since no tape reaches into the `tf.cond` of `every`."""
+        """Returns a function that repeats the forward pass for its gradients: no tape reaches into a `tf.cond`."""
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
             asked = Asked(update.name, self.optimizers[update.name].parameters, cotangents=cotangents)
@@ -281,7 +281,7 @@ class PhaseRunner:
     # --- randomness --------------------------------------------------------------------------------------------------
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the `Rng` of `phase` in step `index`, which also knows the step's number."""
+        """Returns the `Rng` of `phase` in step `index`; the `Rng` also holds the step's number."""
         moment = Moment(tf.cast(index, tf.int64), self.steps)
         return self.rng.fold(index).fold(phase.name)._replace(moment=moment)
 

@@ -149,7 +149,7 @@ class Planner:
         return plan
 
     def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
-        """Raises if training `phase` through the `Compute` `source` would give wrong gradients without an error."""
+        """Raises an error if `phase`, trained through the `Compute` `source`, would get wrong gradients."""
         trained = self._paths_of(phase.variables())
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
         if direct:
@@ -193,7 +193,7 @@ class Planner:
             )
 
     def _check_reached(self, phase: Update, access: Access) -> None:
-        """Raises if gradients would have to pass an earlier phase's output, which is a constant without `through`."""
+        """Raises an error if gradients need to pass an earlier phase's output, a constant without `through`."""
         read = {id(variable) for variable in access.variables}
         trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(paths_by_id({p: v}))})
         found = self._made_with(trained, access.reads - access.shapes_only)
@@ -244,7 +244,7 @@ class Planner:
 
 
 def _check_mixing(plan: Plan) -> None:
-    """Raises if a phase with `mixes_rows` would mix the rows of each replica separately."""
+    """Raises a `ConfigurationError` if a phase with `mixes_rows` would mix each replica's rows separately."""
     if plan.phase.mixes_rows and plan.replicas > 1 and not plan.access.mixes:
         raise ConfigurationError(
             f"phase `{plan.name}` says `mixes_rows=True`, but on {plan.replicas} replicas it neither gathers rows nor "

@@ -27,7 +27,7 @@ class LocalSteps(Backend):
         self.round_steps, self.outer = round_steps, outer
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises for policies that skip steps: other replicas learn of a bad step only at the end of a round."""
+        """Raises an error for policies that skip steps: other replicas learn of a bad step only after the round."""
         for name in skipping:
             raise ConfigurationError(
                 f"{name} is for steps that all replicas agree on, but with `Trainer.local_steps` a replica "

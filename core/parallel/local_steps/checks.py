@@ -10,9 +10,9 @@ _OR = "or leave `Trainer.local_steps` out."
 
 
 def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
-    """Raises for a mesh, for parameter servers, and for phases that a replica can't compute from its own rows.
+    """Raises an error for a mesh, parameter servers, and phases that a replica can't compute from its own rows.
 
-    Also raises if the `outer` optimizer, or a phase's optimizer, doesn't work with an outer optimizer.
+    Also raises an error if `outer`, or a phase's optimizer, can't be used as or with an outer optimizer.
     """
     assembly.backend.check_local_steps()
     if outer:
@@ -31,7 +31,7 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
 
 
 def _check_phase(phase: Phase, global_batch_size: int) -> None:
-    """Raises for a phase that a replica can't compute from its own rows."""
+    """Raises a `ConfigurationError` for a phase that a replica can't compute from its own rows."""
     if phase.mixes_rows:
         raise ConfigurationError(
             f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
@@ -53,7 +53,7 @@ def _check_phase(phase: Phase, global_batch_size: int) -> None:
 
 
 def _check_looks_at_no_loss(outer: Transform) -> None:
-    """Raises if the `outer` optimizer reads the loss, since none exists when replicas synchronize."""
+    """Raises an error if the `outer` optimizer reads the loss: a synchronization has no loss."""
     if any(part.name == "reduce_on_plateau" for part in outer.parts or (outer,)):
         raise ConfigurationError(
             "`Trainer.outer` has `reduce_on_plateau`, which reads the loss, but a synchronization has none: chain it "
@@ -62,7 +62,7 @@ def _check_looks_at_no_loss(outer: Transform) -> None:
 
 
 def _check_copies(assembly: Assembly, outer: Transform) -> None:
-    """Raises for optimizers with copies of weights: `outer`'s aren't read, a phase's would undo `outer`'s update."""
+    """Raises an error if `outer` keeps copies of the weights, or a phase's optimizer sets weights from a copy."""
     unread = [part.name for part in outer.parts or (outer,) if part.shadow]
     if unread:
         raise ConfigurationError(

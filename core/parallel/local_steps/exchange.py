@@ -11,7 +11,7 @@ ROUND = "round"  # in the ledger, stands for the phases of all its steps
 
 
 class LocalExchange(Exchange):
-    """The exchange for one replica, in replica context, which runs whole steps without the other replicas."""
+    """The exchange of a replica that runs whole steps without the other replicas, in replica context."""
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Calls `fn` once, since the caller is in replica context already."""

@@ -21,9 +21,9 @@ Tensors = Mapping[str, tf.Tensor]
 class Meeting:
     """The synchronization at a round's end, in replica context: averages weights and optimizer slots over replicas.
 
-    An `outer` optimizer updates the weights of the round's start; its gradient is these weights minus their mean at the
-    round's end (DiLoCo: Douillard et al., 2023). A checkpoint is saved between rounds, when the weights of the round's
-    start are the current weights, so it needs no separate copy.
+    An `outer` optimizer updates the weights of the round's start (DiLoCo: Douillard et al., 2023). Its gradient is
+    these weights minus the replicas' mean weights at the round's end. A checkpoint is saved between rounds, when the
+    current weights are those of the next round's start, so it needs no separate copy.
     """
 
     def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None):

@@ -96,16 +96,16 @@ class MeshBackend(Backend):
         )
 
     def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
-        """Raises for slot patterns that match no slot."""
+        """Raises a `ConfigurationError` for slot patterns that match no slot."""
         slots = [slots_of_shape(task, optimizer).values() for optimizer in optimizers]
         self.strategy.plan.check_slots({path for found in slots for path, _ in found})
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises if the `rows` of each microbatch can't be split evenly along the mesh's batch axis."""
+        """Raises an error if a microbatch's rows can't be split evenly along the mesh's batch axis."""
         self.strategy.plan.check_rows(rows, microbatches, what=what)
 
     def check_local_steps(self) -> None:
-        """Raises for local steps, since a mesh is one replica."""
+        """Raises a `ConfigurationError` for local steps, since a mesh is one replica."""
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
             "which is one replica: train on replicas (`@mirrored()`), or leave `Trainer.local_steps` out."
@@ -116,7 +116,7 @@ class MeshBackend(Backend):
         return self.strategy.handed(value)
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Converts, in a traced function, an argument that `handed` made back to `dtype`."""
+        """Converts an argument made by `handed` back to `dtype`, in a traced function."""
         return tf.cast(value, dtype)
 
     def by_rows(self, value: Any, axis: int) -> Any:
@@ -131,7 +131,7 @@ class MeshBackend(Backend):
         return self.strategy.names()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns a callable for `function`; raises for operations that DTensor computes wrongly or crashes on."""
+        """Returns a callable for `function`; raises an error for operations that are unsafe with DTensor."""
         return MeshProgram(function, self.strategy, ledger)
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:

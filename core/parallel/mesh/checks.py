@@ -14,7 +14,7 @@ _INSTEAD = "On a mesh every device takes part in every phase: leave it out, or t
 def check_on_mesh(
     plan: MeshPlan, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]
 ) -> None:
-    """Raises for placements on one device, which a mesh doesn't support, and for layout patterns that don't fit."""
+    """Raises an error for placements, which a mesh doesn't support, and for layout patterns that don't fit `task`."""
     check_places(task, placements=placements, one_device=one_device, instead=_INSTEAD)
     plan.check({path: variable.shape for path, variable in named_variables(task).items()})
     check_outputs(task, plan.output_layouts)

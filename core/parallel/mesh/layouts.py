@@ -54,19 +54,19 @@ class Layouts:
         )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises for patterns that no path in `shapes` needs, and for axes that don't divide a dimension."""
+        """Raises an error for patterns that no path in `shapes` needs, or axes that don't divide a dimension."""
         self.check_used(shapes, "variable")
         self.check_divide(shapes)
 
     def check_used(self, paths: Collection[str], what: str) -> None:
-        """Raises if a pattern is the first match of none of the `paths`; errors call a path's object `what`."""
+        """Raises an error if a pattern is the first match of no path; the error calls a path's object `what`."""
         first = {self.pattern_of(path) for path in paths}
         for pattern, _ in self.patterns:
             if pattern not in first:
                 raise ConfigurationError(self._without_effect(pattern, list(paths), what))
 
     def check_divide(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises if the size of an axis doesn't divide the dimension of a variable that the axis shards."""
+        """Raises an error if the size of an axis doesn't divide a dimension that the axis shards."""
         cut = [(axis, n, path) for path, shape in shapes.items() for axis, n in self._cut(path, shape)]
         for axis, n, path in cut:
             if n % self.sizes[axis]:

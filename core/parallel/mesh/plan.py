@@ -33,7 +33,7 @@ class MeshPlan:
         return self.sizes[BATCH] * self.sizes[MODEL]
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises if the `rows` of each microbatch can't be split evenly along the mesh's batch axis.
+        """Raises an error if a microbatch's rows can't be split evenly along the mesh's batch axis.
 
         The error calls the number of rows `what`."""
         parts = microbatches * self.sizes[BATCH]
@@ -46,12 +46,12 @@ class MeshPlan:
             )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises for patterns that don't fit a task's variables; `shapes` is `{path: shape}`."""
+        """Raises an error for patterns that don't fit a task's variables; `shapes` is `{path: shape}`."""
         self.layouts.check(shapes)
         self.slot_layouts.check(shapes)
 
     def check_slots(self, paths: Collection[str]) -> None:
-        """Raises for unused slot patterns; `paths` names the parameters that have slots of their own shape."""
+        """Raises an error for unused slot patterns; `paths` names the parameters with slots of equal shape."""
         self.slot_layouts.check_used(paths, "variable that has a slot of its own shape")
 
     def __str__(self) -> str:

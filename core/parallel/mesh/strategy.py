@@ -112,7 +112,7 @@ class MeshStrategy:
     def handed(self, value: tf.Tensor) -> tf.Tensor:
         """Returns a host's value whole on every device; casts small values, which `MeshBackend.taken` casts back.
 
-        DTensor would treat a small value in its own dtype as a constant, and recompile the function for each other
+        DTensor would treat a small value in its own dtype as a constant. It would recompile the function for each
         value, with loop bodies of the same names.
         """
         carrier = _CARRIERS.get(value.dtype) if value.shape.num_elements() < _FEW else None

@@ -38,18 +38,18 @@ class ServedBackend(Backend):
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Raises for placements, for history, and if `divide_by_staleness` wouldn't divide the learning rate."""
+        """Raises an error for placements, history, or a `divide_by_staleness` that has no effect on the step size."""
         check_served(self.strategy, task, phases, placements=placements, one_device=one_device)
 
     def check_local_steps(self) -> None:
-        """Raises for local steps, since workers never wait for each other."""
+        """Raises a `ConfigurationError` for local steps, since workers never wait for each other."""
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that synchronize, but the workers of `@parameter_server()` never "
             "wait for each other. Train on replicas (`@multi_worker()`), or leave `Trainer.local_steps` out."
         )
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises for every policy for bad steps, since workers run steps asynchronously."""
+        """Raises an error for every policy for bad steps: workers run steps asynchronously."""
         for name in (*skipping, *rolling_back):
             raise ConfigurationError(
                 f"{name} is for steps that all replicas take together, but with `@parameter_server()` each worker "

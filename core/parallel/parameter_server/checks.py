@@ -21,7 +21,7 @@ def check_served(
     placements: Mapping[str, Placement],
     one_device: Sequence[str],
 ) -> None:
-    """Raises for placements, for history, and if `divide_by_staleness` wouldn't divide the learning rate."""
+    """Raises an error for placements, history, or a `divide_by_staleness` that has no effect on the step size."""
     check_places(task, placements=placements, one_device=one_device, instead=_INSTEAD)
     for phase in phases:
         if strategy.divide_by_staleness and isinstance(phase, Update) and not phase.optimizer.linear:
