@@ -39,7 +39,7 @@ def adafactor(
 ) -> Transform:
     """Follows Shazeer and Stern (2018), "Adafactor: adaptive learning rates with sublinear memory cost".
 
-    Reads parameters.
+    The update depends on the parameters.
 
     With `scale_by_parameter`, the rate is `learning_rate` times the parameter's root mean square (at least 1e-3). For
     the paper's rate, min(1e-2, 1/√t), pass a schedule. As in Optax, `beta_1` averages finished updates.

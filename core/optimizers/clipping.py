@@ -72,7 +72,7 @@ def unit_norms(x: tf.Tensor) -> tf.Tensor:
 def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform:
     """Follows Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
 
-    The norm of each output's gradient is at most `clipping` times the norm of the output's weights. Reads parameters.
+    The norm of each output's gradient is at most `clipping` times the norm of the output's weights.
     """
     check_positive(clipping=clipping, epsilon=epsilon)
 

@@ -14,7 +14,7 @@ from core.random import Rng
 
 @gin.configurable
 def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclude: Sequence[str] = ()) -> Transform:
-    """Adds `rate` times the parameter to its gradient: the L2 penalty of Krogh and Hertz (1992). Reads parameters.
+    """Adds `rate` times the parameter to its gradient: the L2 penalty of Krogh and Hertz (1992).
 
     Only parameters that match a pattern of `only` and none of `exclude` decay. Put this transform before the rule. (For
     AdamW's decoupled decay, use the argument `weight_decay` of a rule.)

@@ -44,7 +44,7 @@ def lamb(
 ) -> Transform:
     """Follows You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
 
-    Reads parameters. The paper's φ, which may bound the norm of the weights, is the identity.
+    The update depends on the parameters. The paper's φ, which may bound the norm of the weights, is the identity.
     """
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
@@ -70,9 +70,10 @@ def lars(
     trust_coefficient: float = 1e-3,
     plain: Sequence[str] = (),
 ) -> Transform:
-    """Follows You et al. (2017), "Large batch training of convolutional networks". Reads parameters.
+    """Follows You et al. (2017), "Large batch training of convolutional networks".
 
-    Parameters that match a pattern of `plain` (usually biases and scales) get neither the ratio nor the decay.
+    The update depends on the parameters. Parameters that match a pattern of `plain` (usually biases and scales) get
+    neither the ratio nor the decay.
 
     The ratio divides by ‖g + λθ‖ as in Optax, in the paper by ‖g‖ + λ‖θ‖. As in the paper, each gradient enters the
     momentum with its own update's rate.

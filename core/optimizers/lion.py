@@ -23,7 +23,7 @@ def lion(
 ) -> Transform:
     """Follows Chen et al. (2023), "Symbolic discovery of optimization algorithms": the sign of an average.
 
-    Reads parameters.
+    The update depends on the parameters.
     """
     check_rate(weight_decay=weight_decay)
     check_fraction(beta_1=beta_1, beta_2=beta_2)

@@ -46,7 +46,7 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
 def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
     """Follows Foret et al. (2021), "Sharpness-aware minimization for efficiently improving generalization".
 
-    Reads parameters.
+    The update depends on the parameters.
 
     Updates alternate. Updates 0, 2, ... climb `rho` along the gradient, away from the centre. Updates 1, 3, ... pass
     the gradient there to `inner`, which moves the centre. So two updates, each with its own batch, make one, and the

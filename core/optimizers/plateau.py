@@ -21,7 +21,7 @@ def reduce_on_plateau(
     accumulate: int = 1,
     min_scale: float = 0.0,
 ) -> Transform:
-    """Scales updates, so put it after a rule: `chain(sgd(0.1), reduce_on_plateau())`. Reads losses.
+    """Scales updates, so put it after a rule: `chain(sgd(0.1), reduce_on_plateau())`. Needs the loss.
 
     The means of `accumulate` losses are compared. After `patience` means without an improvement beyond the tolerances,
     the scale is multiplied by `factor`. Then the next `cooldown` means don't count towards `patience`.

@@ -21,7 +21,7 @@ def schedule_free_adamw(
     epsilon: float = 1e-8,
     weight_power: float = 2.0,
 ) -> Transform:
-    """Follows Defazio et al. (2024), "The road less scheduled". Reads parameters and the step.
+    """Follows Defazio et al. (2024), "The road less scheduled". Updates depend on parameters and step.
 
     The parameters are the paper's y, at which gradients are taken, and z is a slot. Evaluation reads the average x,
     returned by `Optimizer.shadow()`. A schedule may warm the rate up, but needn't decay it.

@@ -1,1 +1,1 @@
-"""Exports a task to files that load without this project. They are compared with the task before they are renamed."""
+"""Exports a task to files that load without this project; their outputs are first compared with the task's."""

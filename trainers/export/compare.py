@@ -1,4 +1,4 @@
-"""Compares an export with the task on real examples, in a process without this project."""
+"""Compares an export with the task on real examples; the export runs in a process without this project."""
 
 import dataclasses
 import errno

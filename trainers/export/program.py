@@ -1,4 +1,4 @@
-"""Traced serving functions of a task, and their copies with exported weights."""
+"""The functions that a task serves, traced, and copies of these functions with exported weights."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ LARGEST = 127.0  # symmetric int8 range
 
 
 class Weights(tf.Module):
-    """Stores one variable's value in a weight type; `float32` means unchanged."""
+    """Stores one variable's value in the given weight type; `float32` leaves the value unchanged."""
 
     def __init__(self, value: tf.Tensor, weights: str):
         super().__init__()
