@@ -218,7 +218,7 @@ class Sweep:
         return dict(self.outputs) if asked.cotangents is None else {}
 
     def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
-        """Returns zeros to start the sums from; omits the gradients of the paths in `slices`, which are stacked."""
+        """Returns sums of zeros. Gradients of the paths in `slices` are left out: they are stacked, not summed."""
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})

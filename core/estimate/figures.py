@@ -1,4 +1,4 @@
-"""The cost of one training step, as sums that can be scaled up from a few identical blocks to all of them."""
+"""The cost of one training step. The cost of a deep model is extrapolated from a model with few blocks."""
 
 import dataclasses
 import math

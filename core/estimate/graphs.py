@@ -19,7 +19,7 @@ _SAME_BUFFER = {
 
 
 class Called(NamedTuple):
-    """A function that an operation calls: its `graph`, its `first` input, and the number of calls."""
+    """A function that an operation calls, and where its arguments begin among the inputs of the operation."""
 
     graph: Any
     first: int  # index of the operation's first input that is an argument

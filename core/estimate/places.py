@@ -50,7 +50,7 @@ def noting_places(task: tf.Module) -> Iterator[None]:
 
 
 def place_of(op: tf.Operation) -> Place:
-    """Returns the origin of `op` that `noting_places` recorded; forward and without a module if none is."""
+    """Returns the origin of `op` from `noting_places`. Without a record, it is the forward pass and no module."""
     found: Place = getattr(op, _PLACE, Place("", FORWARD))
     return found
 

@@ -45,7 +45,7 @@ class _Cut(NamedTuple):
 
 
 class Spread:
-    """A traced step on a mesh with `sizes`, `{axis: devices}`; `cut` maps paths of `variables` to mesh axes."""
+    """A traced step on a mesh. `sizes` is `{axis: number of devices}`; `cut` is `{path of a variable: mesh axes}`."""
 
     def __init__(self, sizes: Mapping[str, int], variables: Mapping[str, tf.Variable], cut: Mapping[str, Axes]):
         self.sizes = sizes

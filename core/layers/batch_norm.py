@@ -109,7 +109,7 @@ class BatchNorm(Norm):
 
 
 def _moments(sums: Sums) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the mean minus the reference point of `sums`, and the variance."""
+    """Returns `(distance, variance)`: the mean is `distance` plus the reference point of `sums`."""
     some = tf.maximum(sums.count, 1.0)
     distance = sums.total / some
     return distance, tf.maximum(sums.square / some - tf.square(distance), 0.0)

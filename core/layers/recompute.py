@@ -14,11 +14,11 @@ Function = Callable[..., Any]
 
 
 def recompute(fn: Function) -> "Recomputed":
-    """Calls `fn`, a layer or function of tensors, storing only its arguments for the gradient (Chen et al., 2016).
+    """Wraps a layer or function: a call stores only its arguments for the gradient (Chen et al., 2016).
 
-    Results and gradients equal those of `fn`. Memory is saved in a graph, not in eager code. Only arguments and
-    variables receive gradients, so an `fn` that closes over a float tensor raises an error. Use the returned module in
-    place of `fn`, in a `Sequential` too.
+    Results and gradients equal those of `fn`. A graph needs less memory; eager code needs as much as before. Only
+    arguments and variables receive gradients, so an `fn` that closes over a float tensor raises an error. Use the
+    returned module in place of `fn`, in a `Sequential` too.
 
     >>> from core.layers import Linear
     >>> from core.random import Rng

@@ -164,7 +164,7 @@ def _over_rows(step: Step, op: Any) -> bool:
 
 
 def _by_rows(op: Any) -> bool:
-    """Says whether `rng.rows` made the random draw `op`, so that `Step` can permute its rows."""
+    """Says whether the random operation `op` comes from `rng.rows`. If so, `Step` can permute its rows."""
     return any(frame.name == "bits" and frame.filename.endswith("traced.py") for frame in op.traceback)
 
 

@@ -46,7 +46,7 @@ class AveragedTwin(Averaged):
         self._copy = traced_for_each(self._copied)
 
     def update(self) -> None:
-        """Copies the averages into the second task, and the current values of variables without an average."""
+        """Writes to `task` the average of each variable, or its current value if it has no average."""
         self._copy()
 
     def _copied(self) -> None:

@@ -91,7 +91,7 @@ class Override:
 
     @property
     def before(self) -> str:
-        """Returns the text "not 0.1 (FILE:LINE)" for the earlier value, or "as it was (FILE:LINE)" if it is equal."""
+        """Describes the overridden value: "not 0.1 (FILE:LINE)", or "as it was (FILE:LINE)" if the new one is equal."""
         old = text(self.old.value)
         was = "as it was" if old == text(self.new.value) else f"not {brief(self.old.value)}"
         return f"{was} ({self.old.place})"

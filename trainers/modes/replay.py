@@ -25,7 +25,7 @@ from trainers.trainer import Trainer
 def run(session: Session) -> int:
     """Trains up to the step as the run did, repeats it on one device with an operation trace, and prints the result.
 
-    Returns the run's exit code, or 0 if the step is finite now.
+    Returns the exit code of the original, failed run, or 0 if the replayed step is finite.
     """
     capsule = read_capsule(Path(session.flags.capsule))
     trainer = session.trainer()

@@ -42,8 +42,8 @@ class Book:
     ) -> tf.Tensor:
         """Lets a worker write an update, whole or not at all; returns whether the step may continue.
 
-        `seen` is the phase's count of updates when the worker read the weights. `write(take, age)` writes if `take`,
-        and returns whether all values were finite, and the metrics.
+        `seen` is the number of updates that the weights of the worker contain. The state decides whether to apply the
+        update. It calls `write(apply, age)`, which returns whether all values are finite, and the metrics.
         """
         slot, age = step % WINDOW, self.clocks[phase].read_value() - seen
         new = self.done[phase].sparse_read(slot) < step
