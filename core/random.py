@@ -28,6 +28,7 @@ from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 from core.tracing import in_xla
 
 _PHILOX = 1
+_DIGITS = {tf.float32: 24, tf.float16: 11, tf.bfloat16: 8}  # binary ones of a number's fraction
 _FOLDS = 1 << 63  # counters from here on are reserved for `fold`, which therefore never overlaps a draw
 _NAMES = 1 << 62  # and above this one for names, which never overlap numbers
 _INT64 = 1 << 63  # the range of int64: from minus this to below it
@@ -114,6 +115,7 @@ class Rng(NamedTuple):
     runs: int = 1  # the holder's rows may be several runs of equal length,
     stride: int = 0  # each starting this many rows of the global batch after the previous one
     moment: Moment | None = None  # None outside a step: initial values, sampling
+    dtype: tf.DType = tf.float32  # of the draws, except `bits`: the dtype in which the phase computes
 
     @classmethod
     def from_seed(cls, seed: int, *, step: Any = None, progress: Any = None) -> "Rng":
@@ -194,24 +196,32 @@ class Rng(NamedTuple):
         return self._replace(seed=noticed.again[-1])
 
     @property
+    def wide(self) -> "Rng":
+        """Returns this `Rng` with draws in float32, for values that a narrow dtype is too coarse for, such as times."""
+        return self._replace(dtype=tf.float32)
+
+    @property
     def rows(self) -> "RowRng":
         """Returns a generator that draws one row per example of the global batch."""
         return RowRng(self)
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
-        """Draws float32 in [low, high), the same for every replica."""
-        return low + (high - low) * _unit(self._flat_bits(shape))
+        """Draws `dtype` numbers in [low, high), the same for every replica."""
+        unit = _unit(self._flat_bits(shape), self.dtype)
+        if self.dtype == tf.float32:
+            return low + (high - low) * unit
+        return _between(low, high, unit)
 
     def normal(self, shape: Any) -> tf.Tensor:
-        """Draws standard normal float32, the same for every replica."""
-        return _box_muller(self._flat_bits([2, *shape]), axis=0)
+        """Draws standard normal numbers, the same for every replica."""
+        return tf.cast(_box_muller(self._flat_bits([2, *shape]), axis=0), self.dtype)
 
     def truncated_normal(self, shape: Any) -> tf.Tensor:
-        """Draws standard normal float32, cut off at two standard deviations, the same for every replica."""
+        """Draws standard normal numbers, cut off at two standard deviations, the same for every replica."""
         edge = math.erf(2.0 / math.sqrt(2.0))
         # The half step keeps the argument strictly inside (-edge, edge).
         u = _unit(self._flat_bits(shape)) + 2.0**-25
-        return math.sqrt(2.0) * tf.math.erfinv(edge * (2.0 * u - 1.0))
+        return tf.cast(math.sqrt(2.0) * tf.math.erfinv(edge * (2.0 * u - 1.0)), self.dtype)
 
     def bits(self, shape: Any) -> tf.Tensor:
         """Draws uniform uint32, the same for every replica."""
@@ -247,17 +257,17 @@ class RowRng(NamedTuple):
     rng: Rng
 
     def uniform(self, *shape: Any) -> tf.Tensor:
-        """Draws float32 in [0, 1), one row per example."""
-        return _unit(self.bits(*shape))
+        """Draws numbers in [0, 1), one row per example."""
+        return _unit(self.bits(*shape), self.rng.dtype)
 
     def normal(self, *shape: Any) -> tf.Tensor:
-        """Draws standard normal float32, one row per example."""
+        """Draws standard normal numbers, one row per example."""
         rows, *rest = shape
         width = math.prod(rest)
         # Eigen uses other code, with other rounding, for the rest of a tensor that doesn't fill a vector of 16. If
         # every row fills whole vectors, its bits don't depend on where its tensor begins and ends.
         normals = _box_muller(self.bits(rows, 2, -(-width // 16) * 16), axis=1)
-        return tf.reshape(normals[:, :width], [rows, *rest])
+        return tf.cast(tf.reshape(normals[:, :width], [rows, *rest]), self.rng.dtype)
 
     def bits(self, *shape: Any) -> tf.Tensor:
         """Draws uniform uint32, one row per example."""
@@ -284,9 +294,22 @@ class RowRng(NamedTuple):
         return tf.reshape(words[:, :width], [rows, *rest])
 
 
-def _unit(bits: tf.Tensor) -> tf.Tensor:
-    """Converts uint32 to float32 in [0, 1), using the upper 24 bits; no value is rounded up to 1."""
-    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
+def _unit(bits: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """Converts uint32 to `dtype` in [0, 1), using as many upper bits as it has digits; none is rounded up to 1."""
+    digits = _DIGITS[dtype]
+    unit = tf.cast(tf.bitwise.right_shift(bits, tf.constant(32 - digits, tf.uint32)), tf.float32) * 2.0**-digits
+    return tf.cast(unit, dtype)
+
+
+def _between(low: Any, high: Any, unit: tf.Tensor) -> tf.Tensor:
+    """Returns `low + (high - low) * unit` in the narrow dtype of `unit`, rounded to a number in [low, high)."""
+    dtype, (low, high) = unit.dtype, (tf.cast(x, tf.float32) for x in (low, high))
+    # More than half a digit of `dtype`, and at most one and a quarter: added and rounded, this is the next number.
+    step = 1.25 * 2.0 ** -_DIGITS[dtype]
+    first, last = tf.cast(low, dtype), tf.cast(high, dtype)
+    first = tf.where(tf.cast(first, tf.float32) < low, tf.cast(low + step * tf.abs(low), dtype), first)
+    last = tf.where(tf.cast(last, tf.float32) >= high, tf.cast(high - step * tf.abs(high), dtype), last)
+    return tf.clip_by_value(tf.cast(low + (high - low) * tf.cast(unit, tf.float32), dtype), first, last)
 
 
 def _box_muller(bits: tf.Tensor, axis: int) -> tf.Tensor:

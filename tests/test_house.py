@@ -16,7 +16,7 @@ FLOORS = [
     ["core"],
     ["core.errors", "core.graphs", "core.machine", "core.signals", "core.tracing"],
     ["core.arguments", "core.choice", "core.random", "core.disk", "core.rows"],
-    ["core.module", "core.initializers", "core.checkpoint"],
+    ["core.module", "core.initializers", "core.checkpoint", "core.precision"],
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],
     ["core.task"],
@@ -87,7 +87,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 50_965
+MOST_LINES = 51_600
 
 
 def sources() -> dict[str, str]:

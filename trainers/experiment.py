@@ -14,6 +14,7 @@ from core.distribution import backend_of, is_strategy, made_strategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
+from core.precision import FLOAT32, Precision
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
@@ -70,6 +71,7 @@ class Experiment:
                 "replicas (`@mirrored()`)."
             )
         self.seed = seed
+        self.precision = FLOAT32  # of evaluation, samples and exports
         self.synthetic = synthetic
         self._factory, self._placements, self._one_device = task, placements, one_device
         self._assemble()
@@ -89,6 +91,10 @@ class Experiment:
     def placements(self) -> Mapping[str, Placement]:
         """Returns {phase: placement}, which override the task's placements."""
         return self._placements
+
+    def compute_in(self, precision: Precision) -> None:
+        """Sets the precision of evaluation, samples and exports, which is that of the training."""
+        self.precision = precision
 
     def make_task(self) -> Task:
         """Makes a new task, with newly initialised variables."""
@@ -155,6 +161,12 @@ def made_by(factory: Callable[..., Task], seed: int) -> Task:
             f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."
         )
     return task
+
+
+def given_precision() -> Precision:
+    """Returns the precision that gin binds, for what computes with a run's weights, and doesn't train."""
+    given = gin.get_bindings("Trainer", resolve_references=False).get("precision", "float32")
+    return Precision(copy.deepcopy(given))  # which resolves a macro
 
 
 def trains_by_servers() -> bool:

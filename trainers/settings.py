@@ -16,6 +16,7 @@ from core.engine import Assembly, TrainStep
 from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
 from core.parallel.local_steps import LocalSteps
+from core.precision import Precision
 from trainers.hooks.base import Hook
 from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
@@ -37,8 +38,11 @@ class Settings:
     numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from Python (`None`:
     as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only if `compile`
     makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this takes memory,
-    and doesn't change results. `reduce_gradients_in = "bfloat16"` halves the bytes that replicas exchange, and rounds
-    gradients.
+    and doesn't change results.
+
+    `precision` is the dtype in which phases compute, "float32", "bfloat16" or "float16", or one by phase:
+    `{"g": "bfloat16"}`. Variables, losses and sums stay float32. `reduce_gradients_in = "bfloat16"` halves the bytes
+    that replicas exchange, and rounds gradients.
 
     `compile` selects what XLA compiles: nothing ("off"), all that it can ("xla"), or the fastest choice, measured in
     the first seconds of a run ("auto"). `{"d": "xla"}` compiles one update: docs/make-it-fast.md.
@@ -76,6 +80,7 @@ class Settings:
     local_steps: int | None = None
     outer: Transform | None = None
     compile: str | bool | Mapping[str, str | bool] = "off"
+    precision: str | Mapping[str, str] = "float32"
     reduce_gradients_in: Literal["bfloat16"] | None = None
     on_nonfinite: Literal["raise", "skip", "rollback"] = "raise"
     on_spike: Literal["skip", "rollback"] | None = None
@@ -119,6 +124,7 @@ class Settings:
                     f"`Trainer.hooks` holds `{type(hook).__name__}`, whose `every` is {shown(hook.every)}; a hook is "
                     "one whose `every` is None or at least 1. Give a whole number of steps: 10000, not 1e4."
                 )
+        Precision(self.precision)  # which refuses unknown dtypes
         object.__setattr__(self, "compile", compile_words(self.compile))
         self.policies.check()
         self._check_keeping()
@@ -150,6 +156,7 @@ class Settings:
             batch_spec,
             seed=seed,
             steps=self.steps,
+            precision=self.precision,
             compile=what_to_compile(compile_words(self.compile)),
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
             backend=self.backend(assembly),

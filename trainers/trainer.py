@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from core.distribution import Agreement
 from core.errors import NotFiniteError, PreemptedError
+from core.precision import Precision
 from core.telemetry import Telemetry
 from trainers.evaluation.evaluator import Evaluations, short_name
 from trainers.experiment import Experiment
@@ -45,6 +46,7 @@ class Trainer:
         """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command."""
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
+        experiment.compute_in(Precision(settings.precision))
         # Before what evaluates: a mistake that both would meet in `loss` is then said of its phase.
         self.train_step = settings.train_step(experiment.assembly, self.input.batch_spec, seed=experiment.seed)
         self.evaluations = Evaluations(experiment)

@@ -18,6 +18,7 @@ from core.distribution.shared_rows import mixing
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
 from core.engine.sparse_slices import joined, scaled
+from core.precision import AS_GIVEN, Door, Precision, widened
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.guards import refuse_missing_gradients
@@ -94,6 +95,7 @@ class Sweep:
     exchange: Exchange | None = None  # between the replicas that split the rows
     sparse: bool = False  # whether gradients that touch few rows stay slices
     compiled: bool = False  # whether XLA compiles each microbatch separately, but not the loop over them
+    door: Door = AS_GIVEN  # the casts of a microbatch
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows the layer of each sum
 
     @property
@@ -172,10 +174,11 @@ class Sweep:
         rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
-        with mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext():
+        shared = mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext()
+        with self.door.open(), shared:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*asked.variables.values(), *inputs.values()])
-                made = self.fn(values, rng)
+                made = self.fn(self.door.narrowed(values), self.door.rng(rng))
                 if self.loss is not None:
                     target, added, outputs = self._sums(made)
                 else:
@@ -204,7 +207,7 @@ class Sweep:
         # object that they share would contain another replica's sums, without an error.
         layers = result.statistics or Statistics()
         self.layers = layers
-        return objective, Additive({}, sums, dict(layers.sums)), dict(result.outputs)
+        return objective, Additive({}, sums, widened(dict(layers.sums))), dict(result.outputs)
 
     def _sent(self, gradient: Any, variable: tf.Variable) -> Any:
         """Keeps a gradient as `IndexedSlices` only if all replicas together touch fewer rows than `variable` has."""
@@ -251,10 +254,12 @@ def accumulate_gradients(
     *,
     exchange: Exchange | None = None,
     name: str = "loss",
+    precision: str = "float32",
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
-    `rng` is at the first row of the first microbatch. Replicas that share a batch each call this with an `exchange`.
+    The loss computes in the dtype `precision`. `rng` is at the first row of the first microbatch. Replicas that share
+    a batch each call this with an `exchange`.
     On several replicas, a loss that mixes rows needs a single microbatch: a replica's loop can't contain collectives.
     """
     microbatches, rows = shape_of(values)
@@ -265,13 +270,15 @@ def accumulate_gradients(
             "would take the rows of each for the whole batch: give it `exchange=`, the one that reduces."
         )
     replicas = exchange.replicas if exchange else 1
-    spec = describe_loss(loss, microbatch_specs(values), name, replicas=replicas)
+    specs = microbatch_specs(values)
+    door = Precision(precision).door(name, specs)
+    spec = describe_loss(loss, specs, name, replicas=replicas, door=door)
     if spec.access.mixes and replicas > 1 and microbatches > 1:
         raise ValueError(
             f"`{name}` mixes the rows of {replicas} replicas in {microbatches} microbatches, but no collective can "
             "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
         )
-    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True)
+    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, door=door)
     added, made = sweep(values, rng, Asked(name, variables))
     return Accumulated(added, divided=not spec.weighted, layers=sweep.layers), dict(made.outputs)
 

@@ -2,7 +2,7 @@
 
 import collections
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
             )
 
 
-def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.TensorSpec], who: str) -> Iterator[str]:
-    """Yields a warning if user code computes the `loss` in float16 or float64, though no feature has that dtype."""
-    meant, needed = {spec.dtype for spec in given.values()}, ancestors([loss.op])
+def detours(operations: list[Any], loss: tf.Tensor, meant: Set[tf.DType], who: str) -> Iterator[str]:
+    """Yields a warning if user code computes the `loss` in float16 or float64, unless the dtype is in `meant`."""
+    needed = ancestors([loss.op])
     hanging, told = set[str](), set[tf.DType]()
     for op in operations:
         if op.type == "Placeholder" or any(x.op.name in hanging for x in op.inputs):
@@ -41,7 +41,7 @@ def detours(operations: list[Any], loss: tf.Tensor, given: Mapping[str, tf.Tenso
         if op.name not in needed or op.name not in hanging:
             continue
         for made in (op, *bodies(op)):
-            dtypes = {x.dtype for x in made.outputs if x.dtype in _DETOURS} - meant - told
+            dtypes = {x.dtype for x in made.outputs if x.dtype in _DETOURS}.difference(meant, told)
             if dtypes and made.inputs and is_own(made):
                 told |= dtypes
                 yield (

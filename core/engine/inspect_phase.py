@@ -6,6 +6,7 @@ Mistakes raise an error that names the phase: for example a scalar loss, unequal
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.graphs import functions_of, graphs_of
 from core.layers.dropout import noticing_calls
+from core.precision import AS_GIVEN, Door, widened
 from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
@@ -79,8 +81,9 @@ def describe_loss(
     mixes_rows: bool = True,
     replicas: int = 1,
     held: Mapping[int, str] | None = None,
+    door: Door = AS_GIVEN,
 ) -> LossSpec:
-    """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs.
+    """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs, cast at the `door`.
 
     `elsewhere` maps the keys of unavailable values to reasons, for errors. Without `mixes_rows`, `loss` may neither
     gather the rows of the `replicas` that share a batch nor call a layer that sums over replicas. With `held`, paths
@@ -94,12 +97,13 @@ def describe_loss(
         nonlocal weighted
         result = checked(loss(b, rng), name, rows)
         weighted = result.weight is not None
-        statistics = result.statistics.sums if result.statistics else {}
+        statistics = widened(dict(result.statistics.sums)) if result.statistics else {}
         moves.update(result.statistics.averages() if result.statistics else ())
         return dict(result.outputs), weighted_sums(result)[1], statistics
 
     python = Python(owner(loss))
-    (outputs, sums, statistics), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, python)
+    trace = functools.partial(_trace, traced, door.specs(batch), name, elsewhere, mixes_rows, replicas, held)
+    (outputs, sums, statistics), access = trace(python, door)
     outputs = _by_row(_specs(outputs), rows, name)
     return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
 
@@ -114,6 +118,7 @@ def describe_outputs(
     replicas: int = 1,
     history: bool = False,
     held: Mapping[int, str] | None = None,
+    door: Door = AS_GIVEN,
 ) -> tuple[Specs, Access]:
     """Returns the specs of the outputs of `fn(batch, rng)`, and its `Access`; for arguments see `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
@@ -125,7 +130,8 @@ def describe_outputs(
         keeps.update(kept)
         return dict(made), list(kept.values())  # values that are only kept count as read too
 
-    (outputs, _), access = _trace(traced, batch, name, elsewhere, mixes_rows, replicas, held, Python(owner(fn)))
+    trace = functools.partial(_trace, traced, door.specs(batch), name, elsewhere, mixes_rows, replicas, held)
+    (outputs, _), access = trace(Python(owner(fn)), door)
     return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
 
 
@@ -162,14 +168,15 @@ def _trace(
     replicas: int,
     held: Mapping[int, str] | None,
     before: Python,
+    door: Door,
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
     unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
-    python, draws = list[str](), list[str]()
+    python, draws, dtypes = list[str](), list[str](), {spec.dtype for spec in batch.values()}
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
-        rng = seed._replace(moment=Moment(step, progress=progress))
-        with tf.GradientTape() as tape:
+        rng = door.rng(seed._replace(moment=Moment(step, progress=progress)))
+        with door.open(), tf.GradientTape() as tape:
             result = fn(Inputs(b, name, elsewhere, read), rng)
         variables.extend(tape.watched_variables())
         return result
@@ -203,7 +210,8 @@ def _trace(
                     sums = function.structured_outputs[1]
                     draws += fixed_draws(drawn, seed.seed, who)
                     python += [*squashed_twice(operations, who), *before.changed(who)]
-                    python += detours(operations, sums["loss"], batch, who) if isinstance(sums, dict) else ()
+                    meant = {door.dtype, *dtypes}
+                    python += detours(operations, sums["loss"], meant, who) if isinstance(sums, dict) else ()
     unread = frozenset(read & unused)
     access = Access(
         frozenset(read),

@@ -12,6 +12,7 @@ from core.engine.layout import shape_of
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError
 from core.module import named_modules
+from core.precision import AS_GIVEN, FLOAT32, Door, Precision
 from core.task import Compute, Phase, Update
 
 
@@ -29,6 +30,7 @@ class Plan:
     access: Access
     loss: LossSpec | None = None  # of an `Update`
     through: "Plan | None" = None  # the `Compute` that its gradients continue through
+    door: Door = AS_GIVEN  # what it computes in, and the casts of its inputs
 
     @property
     def name(self) -> str:
@@ -55,6 +57,7 @@ class Planner:
         replicas: int,
         one_device_ids: Collection[int] = (),
         readable: Mapping[str, tf.Variable] = {},
+        precision: Precision = FLOAT32,
     ):
         """Starts from the specs of the source's features, `batch`; errors name variables by the paths in `variables`.
 
@@ -66,6 +69,7 @@ class Planner:
         self.rows = rows * replicas  # of one global microbatch
         self.replicas, self.one_device_ids = replicas, one_device_ids
         self.known = {key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in batch.items()}
+        self.precision = precision
         self.makers: dict[str, Phase] = {}
         self.plans: dict[str, Plan] = {}
 
@@ -86,8 +90,11 @@ class Planner:
         replicas = self.replicas if replicated else 1
         rows //= replicas
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
+        made_in = {key: self.plans[maker.name].door.dtype for key, maker in self.makers.items()}
+        precision = FLOAT32 if history else self.precision  # history is state, which stays in float32
+        door = precision.door(phase.name, specs, made_in)
         place = {"replicated": replicated, "replicas": replicas, "microbatches": microbatches, "rows": rows}
-        plan = self._plan(phase, specs, elsewhere, **place)
+        plan = self._plan(phase, specs, elsewhere, **place, door=door)
         _check_mixing(plan)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
@@ -103,6 +110,7 @@ class Planner:
 
     def _plan(self, phase: Phase, specs: Specs, elsewhere: Mapping[str, str], **place: Any) -> Plan:
         name, mixes = phase.name, {"mixes_rows": phase.mixes_rows, "replicas": place["replicas"], "held": self.held}
+        mixes["door"] = place["door"]
         if isinstance(phase, Compute):
             history = phase.state is not None
             outputs, access = describe_outputs(phase.fn, specs, name, elsewhere, history=history, **mixes)

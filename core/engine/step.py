@@ -20,6 +20,7 @@ from core.engine.layout import Placed
 from core.engine.phase_runner import PhaseRunner
 from core.engine.plan import Plan, Planner, silent_layers
 from core.errors import ConfigurationError, did_you_mean
+from core.precision import Precision
 from core.random import Rng
 from core.task import Batch, Phase, Update
 from core.task.loss import Sums
@@ -37,7 +38,8 @@ class TrainStep:
 
     With the backend of local steps, each replica calls the step in its own context. As `batch` specifies, `values` are
     `[microbatches, rows, ...]` on each replica; `index` is the step's number, from 0. `steps` is the run's number of
-    steps, needed only if a step function reads `rng.progress`. An `exchange` replaces the backend's. With
+    steps, needed only if a step function reads `rng.progress`. `precision` is the dtype in which phases compute, or
+    `{phase: dtype}`. An `exchange` replaces the backend's. With
     `writes=False`, updates are computed, but not written. `decode` converts values from a source's storage format.
     """
 
@@ -49,6 +51,7 @@ class TrainStep:
         seed: int,
         steps: int | None = None,
         compile: bool | Collection[str] = False,
+        precision: str | Mapping[str, str] = "float32",
         reduce_in: tf.DType | None = None,
         backend: Backend | None = None,
         exchange: Exchange | None = None,
@@ -61,12 +64,15 @@ class TrainStep:
         self.exchange = exchange or self.backend.exchange(reduce_in=reduce_in)
         self._dtypes = {key: spec.dtype for key, spec in batch.items()}
         self.variables = assembly.task_variables
+        self.precision = Precision(precision)
+        self.precision.check_names([phase.name for phase in assembly.phases])
         planner = Planner(
             batch,
             self.variables,
             replicas=self.exchange.replicas,
             one_device_ids=assembly.one_device_ids,
             readable=assembly.variables,
+            precision=self.precision,
         )
         self.plans = [planner.add(phase) for phase in assembly.phases]
         check_averages(self.plans, assembly.variables, apart=self.backend.in_rounds)

@@ -9,13 +9,14 @@ from core.arguments import check_size
 from core.initializers import Initializer
 from core.layers.shapes import add_wide, check_axes, check_last, check_rank, merge_leading, nan_unless
 from core.module import Module
+from core.precision import compute_dtype
 from core.random import Rng
 
 
 class Embedding(Module):
     """Looks up a vector for each id below `num_embeddings`; `logits` reuses the table (Press and Wolf, 2017).
 
-    Maps integer ids [...] to vectors [..., size] in float32, or in the `dtype` given to the call.
+    Maps integer ids [...] to vectors [..., size] in the `dtype` given to the call, by default that of the phase.
     """
 
     def __init__(self, num_embeddings: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
@@ -26,12 +27,12 @@ class Embedding(Module):
         w_init = w_init or initializers.normal(1.0 / math.sqrt(size))
         self.w = tf.Variable(w_init(rng.fold("w"), [num_embeddings, size]), name="w")
 
-    def __call__(self, ids: tf.Tensor, *, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    def __call__(self, ids: tf.Tensor, *, dtype: tf.DType | None = None) -> tf.Tensor:
         check_rank(self, ids, "ids")
         if not ids.dtype.is_integer:
             raise ValueError(f"`ids` of `Embedding` are {ids.dtype.name}; give integers, one id per vector.")
         # Gathered before the cast: the gradient then has a row per id, not per vector of the table.
-        vectors = tf.cast(tf.gather(self.w, ids), dtype)
+        vectors = tf.cast(tf.gather(self.w, ids), dtype or compute_dtype())
         # Without an error from TensorFlow (XLA clamps ids, GPUs give zeros), a wrong id gives NaN.
         return nan_unless((ids >= 0) & (ids < self.w.shape[0]), vectors)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.metrics import State
+from core.precision import widened
 from core.task.statistics import Statistics
 
 Batch = Mapping[str, tf.Tensor]
@@ -48,7 +49,7 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
         return tf.reduce_sum(tf.where(weight != 0.0, weight * x, 0.0))
 
     objective = weigh(loss.per_example)
-    metrics = {name: x if isinstance(x, State) else weigh(x) for name, x in loss.metrics.items()}
+    metrics = {name: widened(x) if isinstance(x, State) else weigh(x) for name, x in loss.metrics.items()}
     return objective, {"weight": total, "loss": objective, **metrics}
 
 

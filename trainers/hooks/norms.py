@@ -48,6 +48,7 @@ class Norms(Hook):
             batches.chunk_spec,
             seed=experiment.seed,
             steps=run.steps,
+            precision=run.train_step.precision.given,
             decode=batches.decode,
         )
 

@@ -15,7 +15,7 @@ from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
 from core.task import Task
 from trainers.evaluation.averaged_weights import averaged_task, restore
-from trainers.experiment import Experiment
+from trainers.experiment import Experiment, given_precision
 from trainers.export.asked import asked
 from trainers.export.folder import write_export
 from trainers.export.program import Program
@@ -43,6 +43,7 @@ def run(session: Session) -> int:
     for parameter, value in _HERE.items():
         gin.bind_parameter(f"Experiment.{parameter}", value)
     experiment = Experiment()
+    experiment.compute_in(given_precision())
     session.configuration.check_consumed()
     manifest = session.required_checkpoint()
     if changes := session.changes_of_experiment(manifest):

@@ -58,7 +58,7 @@ def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
     for path, variable in assembly.variables.items():
         variable.assign(experiment.variables[path].numpy())
     spec = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batch.items()}
-    train_step = TrainStep(assembly, spec, seed=experiment.seed, steps=settings.steps)
+    train_step = TrainStep(assembly, spec, seed=experiment.seed, steps=settings.steps, precision=settings.precision)
     variables = {path.removeprefix("task/"): variable for path, variable in assembly.variables.items()}
     return find_bad(train_step, batch, step, Trail(variables, named_modules(assembly.task)))
 

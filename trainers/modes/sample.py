@@ -44,7 +44,7 @@ def run(session: Session) -> int:
         return _translate(trainer, Path(session.flags.images), folder / "translated")
     count = session.flags.samples
     task = trainer.averaged.task
-    image = make_sampler(task, trainer.experiment.seed, count)()["image"]
+    image = make_sampler(task, trainer.experiment, count)()["image"]
     bad = int(tf.reduce_sum(tf.cast(tf.reduce_any(~tf.math.is_finite(image), axis=[1, 2, 3]), tf.int32)))
     if bad:
         raise NotFiniteError(

@@ -24,7 +24,7 @@ from trainers import hooks
 from trainers.errors.packages import CHECKOUT
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.evaluation.evaluator import Evaluator
-from trainers.experiment import Experiment
+from trainers.experiment import Experiment, given_precision
 from trainers.gin_audit import audit
 from trainers.options.checkpoints import chosen_checkpoint
 from trainers.options.device_peak import given_peak
@@ -131,6 +131,7 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
         )
     with bindings.in_force():
         experiment = Experiment()
+        experiment.compute_in(given_precision())
         manifest = _restore(experiment, Workdir(path), step)
         averaged = averaged_task(experiment)
         averaged.update()

@@ -5,7 +5,7 @@ The measurement runs all phases of the training step, each from the current weig
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -68,6 +68,7 @@ class Watch:
         *,
         seed: int,
         steps: int,
+        precision: str | Mapping[str, str] = "float32",
         decode: Callable[[Batch], Batch] | None = None,
     ):
         device = assembly.backend.exchange().device
@@ -81,7 +82,7 @@ class Watch:
         self.optimizers = {name: measured(optimizer) for name, optimizer in assembly.optimizers.items()}
         phases = [dataclasses.replace(phase, every=1) for phase in assembly.phases]
         looking = dataclasses.replace(assembly, phases=phases, optimizers=self.optimizers)
-        self._step = TrainStep(looking, batch, seed=seed, steps=steps, writes=False, decode=decode)
+        self._step = TrainStep(looking, batch, seed=seed, steps=steps, precision=precision, writes=False, decode=decode)
         chunk = make_chunk(self._step, stacked, Progress({}, strategy=assembly.strategy), self._look)
         self._chunk = self._step.backend.program(chunk.get_concrete_function(), self._step.exchange.ledger)
 

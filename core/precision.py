@@ -1,0 +1,124 @@
+"""The dtype in which a phase computes: the casts of its inputs, before a step function is called.
+
+A step function computes in the dtype of its inputs: layers cast float32 variables to it. Integers don't have such a
+dtype, so a layer that turns integers into floats reads `compute_dtype()`.
+
+    >>> door = Door(tf.bfloat16, {"image": tf.bfloat16})
+    >>> with door.open():
+    ...     batch = door.narrowed({"image": tf.ones([2, 8]), "label": tf.constant([0, 1])})
+    ...     batch["image"].dtype.name, batch["label"].dtype.name, compute_dtype().name
+    ('bfloat16', 'int32', 'bfloat16')
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from core.arguments import listed
+from core.errors import ConfigurationError, did_you_mean, shown
+from core.random import Rng
+
+COMPUTED = ("float32", "bfloat16", "float16")
+USES = ("evaluate", "sample", "serve")  # functions of a task that aren't phases
+SETTING = "Trainer.precision"
+
+_compute_dtype: contextvars.ContextVar[tf.DType] = contextvars.ContextVar("compute_dtype", default=tf.float32)
+
+
+def compute_dtype() -> tf.DType:
+    """Returns the dtype in which the current phase computes: float32 outside of phases."""
+    return _compute_dtype.get()
+
+
+class Door(NamedTuple):
+    """What a phase computes in, and the casts of its inputs."""
+
+    dtype: tf.DType = tf.float32
+    casts: Mapping[str, tf.DType] = {}  # by key of the batch
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Makes `compute_dtype()` return `dtype` in its context."""
+        token = _compute_dtype.set(self.dtype)
+        try:
+            yield
+        finally:
+            _compute_dtype.reset(token)
+
+    def narrowed(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns `batch` with the phase's inputs cast."""
+        return {key: tf.cast(x, self.casts[key]) if key in self.casts else x for key, x in batch.items()}
+
+    def call(self, fn: Callable[..., Any], batch: Mapping[str, tf.Tensor]) -> Any:
+        """Returns `fn(batch)`, computed in `dtype`."""
+        with self.open():
+            return fn(self.narrowed(batch))
+
+    def specs(self, batch: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+        """Returns the specs of `narrowed(batch)`."""
+        return {key: tf.TensorSpec(x.shape, self.casts.get(key, x.dtype)) for key, x in batch.items()}
+
+    def rng(self, rng: Rng) -> Rng:
+        """Returns `rng` with draws in `dtype`."""
+        return rng._replace(dtype=self.dtype)
+
+
+AS_GIVEN = Door()  # casts nothing
+
+
+class Precision:
+    """The value of `Trainer.precision`: one dtype for all phases, or `{phase: dtype}`, with float32 for others."""
+
+    def __init__(self, given: str | Mapping[str, str] = "float32"):
+        self.given = given
+        for name, dtype in given.items() if isinstance(given, Mapping) else [("", given)]:
+            if not (isinstance(dtype, str) and dtype in COMPUTED):
+                of = f"{SETTING}[{name!r}]" if isinstance(given, Mapping) else SETTING
+                raise ConfigurationError(
+                    f"`{of}` is {shown(dtype)}; it is the dtype of a phase's computation: give one of "
+                    f"{listed(COMPUTED, quote=chr(39))}."
+                    f"{did_you_mean(dtype, COMPUTED) if isinstance(dtype, str) else ''}"
+                )
+
+    def of(self, name: str) -> tf.DType:
+        """Returns the dtype in which the phase or use `name` computes."""
+        given = self.given.get(name, "float32") if isinstance(self.given, Mapping) else self.given
+        return tf.as_dtype(given)
+
+    def door(self, name: str, features: Mapping[str, tf.TensorSpec], made_in: Mapping[str, tf.DType] = {}) -> Door:
+        """Returns the casts of the phase or use `name`: of float32 features, and of outputs `made_in` a narrow dtype.
+
+        Features of other dtypes stay as the source gives them.
+        """
+        dtype = self.of(name)
+        casts = {
+            key: dtype
+            for key, x in features.items()
+            if x.dtype != dtype and x.dtype in (tf.float32, made_in.get(key, tf.float32))
+        }
+        return Door(dtype, casts)
+
+    def check_names(self, phases: Sequence[str]) -> None:
+        """Raises a `ConfigurationError` if a name is neither a phase of the task nor a use."""
+        known = [*phases, *USES]
+        for name in self.given if isinstance(self.given, Mapping) else ():
+            if name not in known:
+                raise ConfigurationError(
+                    f"`{SETTING}` names `{name}`, but the phases of this task are {listed(phases)}; it may also name "
+                    f"{listed(USES)}.{did_you_mean(str(name), known)}"
+                )
+
+
+FLOAT32 = Precision()
+
+
+def widened(nest: Any) -> Any:
+    """Returns `nest` with tensors of bfloat16 and float16 cast to float32."""
+    return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) if _is_narrow(x) else x, nest)
+
+
+def _is_narrow(x: Any) -> bool:
+    return tf.is_tensor(x) and x.dtype in (tf.bfloat16, tf.float16)

@@ -1,0 +1,115 @@
+"""Phases compute in the dtype of `TrainStep(precision=...)`, and sum in float32."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from core.errors import ConfigurationError
+from core.layers import Embedding, Linear
+from core.optimizers import sgd
+from core.random import Rng
+from core.task import Compute, Loss, Task, Update
+from core.testing import Run, assemble, on_virtual_cpus
+from tests.core.engine.engine_lab import REAL, Gan, train
+
+SEEN = {}  # dtypes by phase
+
+
+class Words(Task):
+    """Reads integers and floats, draws, and hands a value on."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.table, self.net = Embedding(5, 3, rng=rng.fold("table")), Linear(3, 1, rng=rng.fold("net"))
+
+    def phases(self):
+        return [
+            Compute("noise", self.noise),
+            Update("net", loss=self.loss, trains=[self.table, self.net], optimizer=sgd(0.1)),
+        ]
+
+    def noise(self, batch, rng):
+        SEEN["noise"] = [batch["x"].dtype, rng.normal([2]).dtype, self.table(batch["id"]).dtype]
+        return {"noise": rng.rows.normal(batch["x"].shape[0], 3)}
+
+    def loss(self, batch, rng):
+        SEEN["net"] = [batch["x"].dtype, batch["noise"].dtype, batch["wide"].dtype, rng.rows.uniform(4).dtype]
+        made = self.net(batch["x"] + self.table(batch["id"]) + batch["noise"])[:, 0]
+        SEEN["made"] = made.dtype
+        return Loss(tf.square(made - 1.0), metrics={"made": made})
+
+
+class SgdGan(Gan):
+    g_optimizer = sgd(0.1)  # Adam would magnify the rounding of small gradients
+
+
+BATCH = {
+    "x": np.ones([4, 3], "float32"),
+    "wide": np.ones([4], "float64"),
+    "id": np.arange(4, dtype="int32"),
+}
+NARROW, WIDE = tf.bfloat16, tf.float32
+
+
+@pytest.mark.parametrize(
+    ("precision", "noise", "net"),
+    [("float32", WIDE, WIDE), ("bfloat16", NARROW, NARROW), ({"noise": "bfloat16"}, NARROW, WIDE)],
+)
+def test_a_phase_computes_in_its_dtype_and_reads_values_of_others_in_it(precision, noise, net):
+    run = Run(assemble(Words, on_virtual_cpus(1)), BATCH, precision=precision)
+    assert {"noise": [noise] * 3, "net": [net, net, tf.float64, net], "made": net} == SEEN
+    sums = run(0).sums["net"]
+    assert {x.dtype for x in tf.nest.flatten(sums)} == {tf.float32}
+    assert {v.dtype for v in run.variables.values()} == {tf.float32, tf.int64}
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 1), (1, 4), (2, 2)])
+def test_replicas_and_microbatches_give_the_same_numbers_to_rounding(replicas, microbatches):
+    start = assemble(SgdGan, on_virtual_cpus(1), seed=1).variables
+    expected, _ = train(SgdGan, REAL, 1, 1, precision="bfloat16")
+    found, _ = train(SgdGan, REAL, replicas, microbatches, precision="bfloat16")
+    for path, values in expected.variables.items():
+        moved = np.linalg.norm(values - start.get(f"task/{path}", values))
+        assert np.linalg.norm(found.variables[path] - values) <= 2.0**-6 * moved or path.startswith("optimizer"), path
+
+
+@pytest.mark.parametrize(
+    ("precision", "message"),
+    [
+        ("bfloat8", "`Trainer.precision` is 'bfloat8'.*Did you mean `bfloat16`"),
+        ("int8", "`Trainer.precision` is 'int8'.*'float32', 'bfloat16', 'float16'"),
+        (tf.bfloat16, "`Trainer.precision` is tf.bfloat16"),
+        ({"net": "half"}, r"`Trainer.precision\['net'\]` is 'half'"),
+        ({"nett": "bfloat16"}, "`Trainer.precision` names `nett`, but the phases.*Did you mean `net`"),
+    ],
+)
+def test_unknown_dtypes_and_phases_are_refused(precision, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Run(assemble(Words, on_virtual_cpus(1)), BATCH, precision=precision)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.5, 1.0), (-1.0, 1.0), (0.3, 0.7), (-3.0, -2.0), (0.9, 1.1)])
+def test_uniform_draws_stay_in_their_range(dtype, low, high):
+    rng = Rng.from_seed(3)
+    wide, narrow = rng.uniform([20_000], low, high), rng._replace(dtype=dtype).uniform([20_000], low, high)
+    assert narrow.dtype == dtype
+    found = tf.cast(narrow, tf.float32)
+    assert float(tf.reduce_min(found)) >= np.float32(low)
+    assert float(tf.reduce_max(found)) < np.float32(high)
+    digits = 8 if dtype == tf.bfloat16 else 11
+    assert float(tf.reduce_max(tf.abs(found - wide))) <= 2.0 * max(abs(low), abs(high)) * 2.0**-digits
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_normal_draws_are_those_of_float32_rounded(dtype):
+    rng = Rng.from_seed(3)
+    other = rng._replace(dtype=dtype)
+    for wide, narrow in [
+        (rng.normal([64]), other.normal([64])),
+        (rng.truncated_normal([64]), other.truncated_normal([64])),
+        (rng.rows.normal(4, 3), other.rows.normal(4, 3)),
+    ]:
+        assert narrow.dtype == dtype
+        assert bool(tf.reduce_all(narrow == tf.cast(wide, dtype)))
+    assert other.wide.normal([2]).dtype == tf.float32
