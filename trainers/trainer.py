@@ -24,7 +24,7 @@ from trainers.loop.programs import Program, Programs
 from trainers.loop.recovery import LeaveCapsule, Recovery
 from trainers.loop.run_hooks import HookCalls, SaveCheckpoint, chunk_hooks, standard_hooks
 from trainers.loop.run_state import RunContext, RunState
-from trainers.loop.speed import Meter, figures_of, rate_figures
+from trainers.loop.speed import Meter, figures_of, rate_figures, scale_figures
 from trainers.loop.watchdog import Watchdog
 from trainers.process.signals import Preemption
 from trainers.settings import Settings
@@ -216,7 +216,8 @@ class Trainer:
         """Returns the metrics of a metric line, speed included; restarts all sums and counts."""
         figures = figures_of(self.progress.take_sums())
         handed_out = self.train_step.backend.figures(self._run_chunk)
-        spoken = {**figures, **self._rates(), **handed_out, **self._recovery.figures()}
+        scales = scale_figures(self.train_step.loss_scales)
+        spoken = {**figures, **self._rates(), **scales, **handed_out, **self._recovery.figures()}
         return {**spoken, **self.meter.take(self.settings.global_batch_size)}
 
     def evaluate(self) -> dict[str, float]:

@@ -17,6 +17,7 @@ from core.distribution.exchange import Exchange
 from core.distribution.shared_rows import mixing
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
+from core.engine.loss_scale import Factor, LossScale
 from core.engine.sparse_slices import joined, scaled
 from core.precision import AS_GIVEN, Door, Precision, widened
 from core.random import Rng
@@ -54,6 +55,7 @@ class Asked(NamedTuple):
     variables: Mapping[str, tf.Variable] = {}
     inputs: Sequence[str] = ()
     cotangents: Batch | None = None
+    factor: Factor | None = None  # of the loss, if it computes in float16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Accumulated:
 
     additive: Additive
     divided: bool  # whether the gradients are the mean's already: without weights, the divisor is known before
+    factor: tf.Tensor | None = None  # by which the gradients are too large, if the loss was scaled: a power of two
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # knows the layer of each sum
 
     @property
@@ -76,10 +79,10 @@ class Accumulated:
 
     def mean_gradients(self) -> Mapping[str, Any]:
         """Returns the gradients of the weighted mean loss; zeros if the total weight is 0."""
-        if self.divided:
-            return self.gradients
-        scale = tf.math.divide_no_nan(1.0, self.sums["weight"])
-        return {path: scaled(gradient, tf.cast(scale, gradient.dtype)) for path, gradient in self.gradients.items()}
+        gradients = self.gradients
+        if self.factor is not None:
+            gradients = _times(gradients, 1.0 / self.factor)
+        return gradients if self.divided else _times(gradients, tf.math.divide_no_nan(1.0, self.sums["weight"]))
 
 
 @dataclasses.dataclass
@@ -181,6 +184,7 @@ class Sweep:
                 made = self.fn(self.door.narrowed(values), self.door.rng(rng))
                 if self.loss is not None:
                     target, added, outputs = self._sums(made)
+                    target = target if asked.factor is None else target * asked.factor.read()
                 else:
                     target, added, outputs = None, Additive({}, {}, {}), dict(made)
             along, gradients = None, dict[str, Any]()
@@ -255,12 +259,14 @@ def accumulate_gradients(
     exchange: Exchange | None = None,
     name: str = "loss",
     precision: str = "float32",
+    loss_scale: LossScale | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
-    The loss computes in the dtype `precision`. `rng` is at the first row of the first microbatch. Replicas that share
-    a batch each call this with an `exchange`.
-    On several replicas, a loss that mixes rows needs a single microbatch: a replica's loop can't contain collectives.
+    The loss computes in the dtype `precision`, in float16 with a `loss_scale`; `Accumulated.mean_gradients` divides by
+    it. `rng` is at the first row of the first microbatch. Replicas that share a batch each call this with an
+    `exchange`. On several replicas, a loss that mixes rows needs a single microbatch: a replica's loop can't contain
+    collectives.
     """
     microbatches, rows = shape_of(values)
     context = tf.distribute.get_replica_context()
@@ -279,8 +285,10 @@ def accumulate_gradients(
             "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
         )
     sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, door=door)
-    added, made = sweep(values, rng, Asked(name, variables))
-    return Accumulated(added, divided=not spec.weighted, layers=sweep.layers), dict(made.outputs)
+    factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
+    added, made = sweep(values, rng, Asked(name, variables, factor=factor))
+    known = factor and factor.read()
+    return Accumulated(added, divided=not spec.weighted, factor=known, layers=sweep.layers), dict(made.outputs)
 
 
 def compute(
@@ -290,6 +298,10 @@ def compute(
     microbatches, rows = shape_of(values)
     outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name)[0]
     return dict(Sweep(fn, name, microbatches, rows, outputs)(values, rng, Asked())[1].outputs)
+
+
+def _times(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:
+    return {path: scaled(gradient, tf.cast(x, gradient.dtype)) for path, gradient in gradients.items()}
 
 
 def _apart(added: Additive, rows: Rows, paths: Collection[str]) -> tuple[Additive, Rows]:

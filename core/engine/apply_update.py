@@ -8,11 +8,12 @@ import tensorflow as tf
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import GRADIENTS
 from core.engine.accumulate import Accumulated
+from core.engine.loss_scale import LossScale
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.optimizers.norms import global_norm
 from core.task import Update
-from core.task.loss import GRADIENT_NORM, Sums
+from core.task.loss import GRADIENT_NORM, OVERFLOWED, Overflowed, Sums
 from core.task.statistics import commit, refreshed
 
 
@@ -37,8 +38,11 @@ def write_update(
     *,
     weighted: bool,
     limit: tf.Tensor | None = None,
+    loss_scale: LossScale | None = None,
 ) -> tuple[tf.Tensor, Sums]:
     """Applies the `reduced` gradients if the loss is finite and, with a `limit`, the gradient norm is below `limit`.
+
+    With a `loss_scale`, gradients that overflow aren't applied either. They lower the scale; the step isn't bad.
 
     Returns a boolean tensor, false if the step is bad, and the summed metrics with the gradient norm.
     """
@@ -47,9 +51,14 @@ def write_update(
     # The update waits only for the loss, which is known before the gradients: also checking those first would cost
     # small models a tenth of their speed. A non-finite gradient ends the run all the same.
     written = healthy & tf.math.is_finite(reduced.sums["loss"])
+    overflowed = written & loss_scale.overflows(norm) if loss_scale else None
     healthy = written & tf.math.is_finite(norm)
     if limit is not None:
-        written = healthy = healthy & (norm < tf.cast(limit, norm.dtype))
+        healthy &= norm < tf.cast(limit, norm.dtype)
+    if limit is not None or loss_scale:  # with float16, gradients are expected to overflow now and then
+        written = healthy
+    if overflowed is not None:
+        healthy |= overflowed
     if weighted:
         # Without weight the run continues without an update. A negative weight is a mistake.
         healthy &= weight >= 0.0
@@ -61,7 +70,14 @@ def write_update(
     commit_untrained(phase, reduced, written)
     if averages:
         optimizer.average_statistics(moments, apply_if=written)
-    return healthy, {**reduced.sums, GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
+    norms = {GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
+    if loss_scale and overflowed is not None:
+        loss_scale.advance(applied=written, overflowed=overflowed)
+        norms = {
+            GRADIENT_NORM: tf.where(overflowed, 0.0, norms[GRADIENT_NORM]),
+            OVERFLOWED: Overflowed(tf.cast(overflowed, tf.float32), tf.where(overflowed, weight, 0.0)),
+        }
+    return healthy, {**reduced.sums, **norms}
 
 
 def commit_untrained(phase: Update, reduced: Accumulated, apply_if: tf.Tensor) -> None:

@@ -7,6 +7,7 @@ step = TrainStep(assembly, batch_spec, seed=0)
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -19,6 +20,8 @@ from core.optimizers import Optimizer
 from core.task import Phase, Placement, Task, Update
 from core.task.checks import check_unshared, check_variables, checked_phases, one_device_network, placed_phases
 from core.task.trained import check_trained
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,12 @@ class Assembly:
     def task_variables(self) -> Mapping[str, tf.Variable]:
         """Returns the task's variables by path, `{"net/dense/w": variable}`."""
         return {path.removeprefix("task/"): v for path, v in self.variables.items() if path.startswith("task/")}
+
+    def made_with(self, update: str, make: Callable[[], T]) -> T:
+        """Returns the result of `make()`, with its variables on the devices of those that `update` trains."""
+        if any(id(variable) in self.one_device_ids for variable in self.optimizers[update].parameters.values()):
+            return made(make, lambda: tf.device(_device(self.strategy)))
+        return self.backend.make_whole(make)
 
 
 def assemble(

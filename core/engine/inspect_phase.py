@@ -25,7 +25,7 @@ from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
 from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
 from core.task.inputs import Inputs
-from core.task.loss import EVALUATE, GRADIENT_NORM, Batch, Loss, checked, subject, weighted_sums
+from core.task.loss import EVALUATE, GRADIENT_NORM, OVERFLOWED, Batch, Loss, Overflowed, checked, subject, weighted_sums
 from core.task.statistics import Averages, noticing_averages, summing_over_replicas
 from core.tracing import no_python_values
 
@@ -61,11 +61,14 @@ class LossSpec:
     statistics: Any  # a nest of specs
     moves: frozenset[Any]  # references of the averages that these update
     access: Access
+    values: int | None = None  # the size of `per_example`
+    scaled: bool = False  # whether training scales the loss
 
     @property
     def sums_of_update(self) -> Any:
-        """Returns the specs of `sums` and of the gradient norm, which training adds."""
-        return {**self.sums, GRADIENT_NORM: tf.TensorSpec([])}
+        """Returns the specs of `sums`, and of what training adds: gradient norms and overflowed steps."""
+        overflowed = {OVERFLOWED: Overflowed(tf.TensorSpec([]), tf.TensorSpec([]))} if self.scaled else {}
+        return {**self.sums, GRADIENT_NORM: tf.TensorSpec([]), **overflowed}
 
     def zero_sums(self) -> dict[str, Any]:
         """Returns zeros in the structure of `sums`, to start a summation."""
@@ -91,12 +94,12 @@ def describe_loss(
     """
     rows = next(iter(batch.values())).shape[0]
 
-    weighted, moves = False, set[Any]()
+    weighted, moves, values = False, set[Any](), None
 
     def traced(b: Batch, rng: Rng) -> Any:
-        nonlocal weighted
+        nonlocal weighted, values
         result = checked(loss(b, rng), name, rows)
-        weighted = result.weight is not None
+        weighted, values = result.weight is not None, result.per_example.shape.num_elements()
         statistics = widened(dict(result.statistics.sums)) if result.statistics else {}
         moves.update(result.statistics.averages() if result.statistics else ())
         return dict(result.outputs), weighted_sums(result)[1], statistics
@@ -105,7 +108,7 @@ def describe_loss(
     trace = functools.partial(_trace, traced, door.specs(batch), name, elsewhere, mixes_rows, replicas, held)
     (outputs, sums, statistics), access = trace(python, door)
     outputs = _by_row(_specs(outputs), rows, name)
-    return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access)
+    return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access, values)
 
 
 def describe_outputs(

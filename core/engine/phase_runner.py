@@ -11,6 +11,7 @@ from core.engine.accumulate import Accumulated, Additive, Asked, Rows, Sweep
 from core.engine.apply_update import reduce_over_replicas, write_update
 from core.engine.assembly import Assembly
 from core.engine.layout import Placed, cut, moved
+from core.engine.loss_scale import Factor, LossScale
 from core.engine.plan import Plan, is_shape_only
 from core.errors import ConfigurationError
 from core.module import named_variables
@@ -35,10 +36,11 @@ class PhaseRunner:
         rng: Rng,
         steps: int | None,
         microbatches: int,
+        loss_scales: Mapping[str, LossScale] = {},
     ):
         self.optimizers, self.one_device_ids = assembly.optimizers, assembly.one_device_ids
         self.exchange, self.rng, self.steps = exchange, rng, steps
-        self.microbatches = microbatches
+        self.microbatches, self.loss_scales = microbatches, loss_scales
         self.compile(())
         self._pullbacks: dict[str, Pullback] = {}  # through the stored forward passes of this trace
         self._arrived: dict[str, Any] = {}  # values already moved to other devices
@@ -78,11 +80,13 @@ class PhaseRunner:
     # --- the kinds of phases -----------------------------------------------------------------------------------------
 
     def _update(self, plan: Plan, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
-        asked = Asked(plan.name, self.optimizers[plan.name].parameters)
+        factor = self._factor(plan)
+        asked = Asked(plan.name, self.optimizers[plan.name].parameters, factor=factor)
         added, rows, layers = self._sweep(plan, values, index, asked)
 
         def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
-            found = Accumulated(added._replace(gradients=gradients), not plan.weighted, layers)
+            known = factor and factor.read()
+            found = Accumulated(added._replace(gradients=gradients), not plan.weighted, known, layers)
             if plan.replicated:
                 found = reduce_over_replicas(found, self.exchange, plan.name)
             return self._written(plan, found, healthy)
@@ -103,26 +107,29 @@ class PhaseRunner:
         """Trains through the `Compute` `source`: sends gradients of the loss's inputs to the devices of `source`."""
         # Only weights are needed before the gradients are sent; without them, the metrics are sent with these.
         together = plan.replicated and source.replicated and not plan.weighted
+        factor = self._factor(plan)
 
         def of_the_mean(added: Additive, cotangents: Batch) -> tuple[Additive, Batch]:
             if plan.replicated and not together:
                 added = self.exchange.sum(added, phase=plan.name, what=FIGURES)
             if plan.weighted:
-                scale = tf.math.divide_no_nan(1.0, added.sums["weight"])
-                cotangents = {key: x * tf.cast(scale, x.dtype) for key, x in cotangents.items()}
+                share = factor.share if factor else 1.0
+                by = tf.math.divide_no_nan(1.0 / share, added.sums["weight"])
+                cotangents = {key: _times(x, by) for key, x in cotangents.items()}
             return added, cotangents
 
         def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
             own = added if together else Additive({}, {}, {})
-            found = Accumulated(own._replace(gradients=gradients), True, layers)
+            scale = factor and factor.loss_scale.scale.read_value()  # the share was divided out before
+            found = Accumulated(own._replace(gradients=gradients), True, scale, layers)
             if source.replicated:
                 found = reduce_over_replicas(found, self.exchange, plan.name)
             if not together:
-                found = Accumulated(added._replace(gradients=found.gradients), True, layers)
+                found = Accumulated(added._replace(gradients=found.gradients), True, scale, layers)
             return self._written(plan, found, healthy)
 
         wanted = [key for key, spec in source.outputs.items() if key in plan.reads and spec.dtype.is_floating]
-        added, rows, layers = self._sweep(plan, values, index, Asked(plan.name, inputs=wanted))
+        added, rows, layers = self._sweep(plan, values, index, Asked(plan.name, inputs=wanted, factor=factor))
         added, cotangents = self._run_at(plan, of_the_mean, added, rows.gradients)
         if not source.replicated:
             added = self.exchange.first(added)  # summed already, so all replicas have the same
@@ -259,8 +266,22 @@ class PhaseRunner:
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)
         limit = self._limits[plan.name] if self._limits else None
-        optimizer = self.optimizers[plan.name]
-        return write_update(plan.phase, optimizer, reduced, healthy, weighted=plan.weighted, limit=limit)
+        return write_update(
+            plan.phase,
+            self.optimizers[plan.name],
+            reduced,
+            healthy,
+            weighted=plan.weighted,
+            limit=limit,
+            loss_scale=self.loss_scales.get(plan.name),
+        )
+
+    def _factor(self, plan: Plan) -> Factor | None:
+        """Returns the factor of an update's loss; None if its loss isn't scaled."""
+        if plan.name not in self.loss_scales:
+            return None
+        assert plan.loss
+        return Factor.of(self.loss_scales[plan.name], plan.loss, plan.microbatches * plan.replicas)
 
     def _inputs_of(self, plan: Plan, placed: Mapping[str, Placed]) -> dict[str, Any]:
         """Returns the phase's inputs, `{key: value}`, moved to the phase's devices."""
@@ -295,3 +316,9 @@ class PhaseRunner:
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows if plan.replicated else 0
         rng = self.rng_of(plan.phase, index)
         return rng._replace(first_row=first, num_rows=plan.rows, runs=runs, stride=rows * plan.replicas)
+
+
+def _times(x: tf.Tensor, by: tf.Tensor) -> tf.Tensor:
+    """Returns `x * by`, multiplied in float32 if `x` is narrower: one over a total weight may underflow in float16."""
+    wide = x.dtype if x.dtype.size >= 4 else tf.float32
+    return tf.cast(tf.cast(x, wide) * tf.cast(by, wide), x.dtype)

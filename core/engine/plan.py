@@ -117,6 +117,8 @@ class Planner:
             return Plan(phase, reads=_read(access, specs), outputs=outputs, access=access, **place)
         loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
         through = self._through(phase, loss.access, replicated=place["replicated"])
+        computes_in = {place["door"].dtype, *([through.door.dtype] if through else [])}
+        loss = dataclasses.replace(loss, scaled=tf.float16 in computes_in)
         if through is None:
             self._check_reached(phase, loss.access)
         reads = _read(loss.access, specs)

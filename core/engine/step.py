@@ -5,7 +5,7 @@ replica's `tf.cond` or `tf.while_loop`. For custom loops, use the pieces directl
 `docs/cookbook.md#a-custom-loop-from-the-pieces`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from core.engine.assembly import Assembly
 from core.engine.check_averages import check_averages
 from core.engine.inspect_phase import LossSpec, Specs, zeros
 from core.engine.layout import Placed
+from core.engine.loss_scale import LOSS_SCALE, LossScale
 from core.engine.phase_runner import PhaseRunner
 from core.engine.plan import Plan, Planner, silent_layers
 from core.errors import ConfigurationError, did_you_mean
@@ -39,7 +40,8 @@ class TrainStep:
     With the backend of local steps, each replica calls the step in its own context. As `batch` specifies, `values` are
     `[microbatches, rows, ...]` on each replica; `index` is the step's number, from 0. `steps` is the run's number of
     steps, needed only if a step function reads `rng.progress`. `precision` is the dtype in which phases compute, or
-    `{phase: dtype}`. An `exchange` replaces the backend's. With
+    `{phase: dtype}`. `loss_scales` are those of another step, by update; a step makes its own by default. An `exchange`
+    replaces the backend's. With
     `writes=False`, updates are computed, but not written. `decode` converts values from a source's storage format.
     """
 
@@ -52,6 +54,7 @@ class TrainStep:
         steps: int | None = None,
         compile: bool | Collection[str] = False,
         precision: str | Mapping[str, str] = "float32",
+        loss_scales: Mapping[str, LossScale] | None = None,
         reduce_in: tf.DType | None = None,
         backend: Backend | None = None,
         exchange: Exchange | None = None,
@@ -84,6 +87,11 @@ class TrainStep:
             )
         self.remarks = [text for p in self.plans for text in (*p.access.python, *p.access.draws, *silent_layers(p))]
         self.specs: dict[str, LossSpec] = {plan.name: plan.loss for plan in self.plans if plan.loss}
+        narrow = [name for name, spec in self.specs.items() if spec.scaled]
+        if loss_scales is None:
+            self._check_scalable(narrow)
+            loss_scales = {name: assembly.made_with(name, LossScale) for name in narrow}
+        self.loss_scales = loss_scales
         self.rng = Rng.from_seed(seed).fold("train")
         self.runner = PhaseRunner(
             self.plans,
@@ -92,6 +100,7 @@ class TrainStep:
             rng=self.rng,
             steps=steps,
             microbatches=planner.microbatches,
+            loss_scales=loss_scales,
         )
         self.compile(compile)
 
@@ -131,6 +140,15 @@ class TrainStep:
                 "as long in its own loop"
             )
 
+    def _check_scalable(self, narrow: Sequence[str]) -> None:
+        """Raises a `ConfigurationError` if devices that don't take steps together would have to agree on a scale."""
+        if narrow and not self.backend.steps_together:
+            raise ConfigurationError(
+                f"phase `{narrow[0]}` computes in float16 (`Trainer.precision`), whose loss scale all devices must "
+                f"agree on in each step, but {self.backend.how} they take steps apart: give 'bfloat16', which needs "
+                "no scale."
+            )
+
     def _not_compiled(self, named: Collection[str], on_cpu: bool) -> dict[str, str]:
         """Returns `{update: reason}` for the named updates that XLA doesn't compile."""
         plans = [plan for plan in self.plans if plan.name in named]
@@ -140,6 +158,15 @@ class TrainStep:
         return {
             **dict.fromkeys(mixing, "mixes the rows of all replicas"),
             **dict.fromkeys(looping, "convolves in its own loop, which on a CPU takes XLA many times as long"),
+        }
+
+    @property
+    def scale_variables(self) -> dict[str, tf.Variable]:
+        """Returns the variables of all loss scales for a checkpoint, `{"loss_scale/net/scale": variable}`."""
+        return {
+            f"{LOSS_SCALE}/{name}/{part}": variable
+            for name, loss_scale in self.loss_scales.items()
+            for part, variable in loss_scale.variables.items()
         }
 
     @property

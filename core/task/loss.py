@@ -14,11 +14,12 @@ Batch = Mapping[str, tf.Tensor]
 Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or an additive state
 
 GRADIENT_NORM = "gradient_norm"
+OVERFLOWED = "overflowed_steps"
 EVALUATE = "evaluate"  # in place of a phase's name
 
 # Names that a line of metrics uses for something else.
 RESERVED = frozenset(
-    {"loss", "weight", GRADIENT_NORM, "step", "split", "examples_per_second", "step_seconds", "data_wait"}
+    {"loss", "weight", GRADIENT_NORM, OVERFLOWED, "step", "split", "examples_per_second", "step_seconds", "data_wait"}
 )
 
 
@@ -30,6 +31,17 @@ class Loss(NamedTuple):
     metrics: Mapping[str, tf.Tensor | State] = {}  # tensors shaped and weighted like `per_example`, or additive states
     outputs: Mapping[str, tf.Tensor] = {}  # values [batch, ...], which later phases of the step find in their batch
     statistics: Statistics | None = None  # of normalisation layers; the engine updates their averages
+
+
+class Overflowed(NamedTuple):
+    """The number of steps whose float16 gradients overflowed, and the total weight of their losses, both additive."""
+
+    steps: tf.Tensor
+    weight: tf.Tensor
+
+    def result(self) -> tf.Tensor:
+        """Returns the number of steps."""
+        return self.steps
 
 
 def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
@@ -56,6 +68,8 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
 def means(sums: Sums) -> dict[str, float]:
     """Returns the metrics of `sums`: weighted means, and results of additive states; NaN if the weight is zero."""
     weight = float(sums["weight"])
+    # Steps that overflowed have a loss, but no gradient norm.
+    weights = {GRADIENT_NORM: weight - float(sums[OVERFLOWED].weight)} if OVERFLOWED in sums else {}
     figures: dict[str, float] = {}
     for name, x in sums.items():
         if hasattr(x, "result"):  # a `State`; `isinstance` would take a hundred times as long, in each metric line
@@ -63,7 +77,8 @@ def means(sums: Sums) -> dict[str, float]:
             named = result.items() if isinstance(result, Mapping) else [("", result)]
             figures |= {f"{name}/{suffix}".rstrip("/"): float(value) for suffix, value in named}
         elif name != "weight":
-            figures[name] = float(x) / weight if weight else math.nan
+            divisor = weights.get(name, weight)
+            figures[name] = float(x) / divisor if divisor else math.nan
     return figures
 
 

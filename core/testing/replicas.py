@@ -97,10 +97,11 @@ class Run:
         **settings: Any,
     ):
         self.strategy = assembly.strategy
-        self.variables = {path.removeprefix("task/"): v for path, v in assembly.variables.items()}
         self.microbatches = microbatches
         self._values, spec = _spread(batch, self.strategy, microbatches)
         self.step = TrainStep(assembly, spec, seed=seed, steps=steps, **settings)
+        variables = {**assembly.variables, **self.step.scale_variables}
+        self.variables = {path.removeprefix("task/"): v for path, v in variables.items()}
         backend = self.step.backend
         function = tf.function(lambda values, index: self.step(values, backend.taken(index, tf.int64)), autograph=False)
         traced = function.get_concrete_function(self._values, backend.handed(tf.constant(0, tf.int64)))

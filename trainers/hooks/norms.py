@@ -49,6 +49,7 @@ class Norms(Hook):
             seed=experiment.seed,
             steps=run.steps,
             precision=run.train_step.precision.given,
+            loss_scales=run.train_step.loss_scales,
             decode=batches.decode,
         )
 

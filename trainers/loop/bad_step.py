@@ -1,16 +1,17 @@
 """Explains a non-finite step: the first non-finite value, and the example that caused it, if one did."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from core.arguments import listed
-from core.engine import Accumulated, TrainStep, accumulate_gradients, compute
+from core.engine import TrainStep, accumulate_gradients, compute
 from core.engine.layout import cut, shape_of
 from core.errors import NotFiniteError, TapeloopError
 from core.task import Batch, Compute
-from core.task.loss import means
+from core.task.loss import Sums, means
 from trainers.errors.bad_examples import blamed_feature, unfit_example
 from trainers.errors.tensorflow import REMEDY
 from trainers.loop.input import Input
@@ -89,21 +90,24 @@ def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
             continue
         # The gradients of an update that goes on through another phase show in what they were added to.
         variables = phase.variables() if plan.through is None else {}
-        accumulated, outputs = accumulate_gradients(phase.loss, variables, mine, rng, name=phase.name)
+        how = {"name": phase.name, "precision": plan.door.dtype.name}
+        loss_scale = train_step.loss_scales.get(phase.name)
+        accumulated, outputs = accumulate_gradients(phase.loss, variables, mine, rng, loss_scale=loss_scale, **how)
         if accumulated.sums["weight"] < 0.0:
             return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"
-        found = list(_not_finite(accumulated))
+        overflow_allowed = loss_scale is not None and bool(loss_scale.can_fall())
+        found = list(_not_finite(accumulated.sums, {} if overflow_allowed else accumulated.gradients))
         if found:
             return f"in phase `{phase.name}`, {listed(found, most=4, quote='')}"
         values |= cut(outputs, microbatches)
     return None
 
 
-def _not_finite(accumulated: Accumulated) -> Iterator[str]:
-    for name, x in means(accumulated.sums).items():
+def _not_finite(sums: Sums, gradients: Mapping[str, Any]) -> Iterator[str]:
+    for name, x in means(sums).items():
         if not math.isfinite(x):
             yield f"`{name}` is {x}"
-    for path, gradient in accumulated.gradients.items():
+    for path, gradient in gradients.items():
         bad = int(tf.reduce_sum(tf.cast(~tf.math.is_finite(gradient), tf.int32)))
         if bad:
             yield f"the gradient of `{path}` ({bad:,} of {tf.size(gradient):,} values)"

@@ -13,7 +13,7 @@ from core import checkpoint
 from core.checkpoint import Best
 from core.cluster import is_chief, joined
 from core.distribution import Agreement, Backend
-from core.engine import ALL_WELL, Progress, TrainStep
+from core.engine import ALL_WELL, LOSS_SCALE, Progress, TrainStep
 from core.errors import CheckpointError, DriftError, NotFiniteError
 from core.weights import AVERAGES
 from trainers.errors.tensorflow import REMEDY
@@ -51,7 +51,11 @@ class RunState:
         self.skipping = settings.policies.skipping(train_step, assembly)
         self.takes = rounds or self.skipping
         self.outer = rounds.meeting.outer if rounds else None
-        self.variables = {**experiment.variables, **(rounds.variables if rounds else {})}
+        self.variables = {
+            **experiment.variables,
+            **train_step.scale_variables,
+            **(rounds.variables if rounds else {}),
+        }
         self.optimizers = [*assembly.optimizers.values(), *([self.outer] if self.outer else [])]
         self.beginnings, self.place = Beginnings(), Place(input)
         self.hook_states, self.passed_over = HookStates(hooks, settings), PassedOver(self.skipping)
@@ -140,6 +144,11 @@ class RunState:
         live = self.progress.variables
         same = {path: (tuple(v.shape), v.dtype.name) for path, v in live.items()} == saved
         left = [] if optimizers else ["optimizer/*", "outer/*"]
+        saved_scales, own_scales = (
+            {path for path in paths if path.startswith(f"{LOSS_SCALE}/")}
+            for paths in (manifest.variables, self.variables)
+        )
+        left += sorted(saved_scales ^ own_scales)  # the precision has changed, so a scale begins anew, or ends
         if not same:  # the task's metrics have changed, so the pending line can't be finished
             left.append("figures/*")
         whole = {**self.variables, **(live if same else {})}

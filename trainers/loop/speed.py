@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.engine import LOSS_SCALE, LossScale
 from core.estimate import operations_of
 from core.optimizers import Optimizer, last_rates
 from core.task.loss import GRADIENT_NORM, Sums, means
@@ -99,6 +100,14 @@ def rate_figures(
         }
 
     return read
+
+
+def scale_figures(loss_scales: Mapping[str, LossScale]) -> dict[str, float]:
+    """Returns the loss scales of float16 updates; with several, names are as `d/loss_scale`."""
+    return {
+        f"{phase}/{LOSS_SCALE}" if len(loss_scales) > 1 else LOSS_SCALE: float(loss_scale.scale)
+        for phase, loss_scale in loss_scales.items()
+    }
 
 
 class Gauge:

@@ -59,6 +59,8 @@ def _watched(trainer: Trainer, batch: Batch, step: int) -> Finding | None:
         variable.assign(experiment.variables[path].numpy())
     spec = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batch.items()}
     train_step = TrainStep(assembly, spec, seed=experiment.seed, steps=settings.steps, precision=settings.precision)
+    for path, variable in train_step.scale_variables.items():
+        variable.assign(trainer.train_step.scale_variables[path].numpy())
     variables = {path.removeprefix("task/"): variable for path, variable in assembly.variables.items()}
     return find_bad(train_step, batch, step, Trail(variables, named_modules(assembly.task)))
 

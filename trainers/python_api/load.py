@@ -43,7 +43,7 @@ _HERE = (
     "Experiment.one_device = ()",
     "Experiment.deterministic = False",
 )
-_OF_TRAINING = ("figures", "outer")  # checkpoint entries that aren't the experiment's variables
+_OF_TRAINING = ("figures", "loss_scale", "outer")  # checkpoint entries that aren't the experiment's variables
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

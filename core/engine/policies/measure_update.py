@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.distribution.shapes_only import made
 from core.engine.assembly import Assembly
 from core.engine.chunk import Taken, batch_at, make_chunk
 from core.engine.inspect_phase import Specs
+from core.engine.loss_scale import LossScale
 from core.engine.progress import Progress
 from core.engine.step import TrainStep
 from core.optimizers import Optimizer
@@ -69,20 +69,25 @@ class Watch:
         seed: int,
         steps: int,
         precision: str | Mapping[str, str] = "float32",
+        loss_scales: Mapping[str, LossScale] | None = None,
         decode: Callable[[Batch], Batch] | None = None,
     ):
-        device = assembly.backend.exchange().device
-
-        def measured(optimizer: Optimizer) -> MeasuredUpdate:
-            make = functools.partial(MeasuredUpdate, optimizer)
-            if any(id(variable) in assembly.one_device_ids for variable in optimizer.parameters.values()):
-                return made(make, lambda: tf.device(device))
-            return assembly.backend.make_whole(make)
-
-        self.optimizers = {name: measured(optimizer) for name, optimizer in assembly.optimizers.items()}
+        self.optimizers = {
+            name: assembly.made_with(name, functools.partial(MeasuredUpdate, optimizer))
+            for name, optimizer in assembly.optimizers.items()
+        }
         phases = [dataclasses.replace(phase, every=1) for phase in assembly.phases]
         looking = dataclasses.replace(assembly, phases=phases, optimizers=self.optimizers)
-        self._step = TrainStep(looking, batch, seed=seed, steps=steps, precision=precision, writes=False, decode=decode)
+        self._step = TrainStep(
+            looking,
+            batch,
+            seed=seed,
+            steps=steps,
+            precision=precision,
+            loss_scales=loss_scales,
+            writes=False,
+            decode=decode,
+        )
         chunk = make_chunk(self._step, stacked, Progress({}, strategy=assembly.strategy), self._look)
         self._chunk = self._step.backend.program(chunk.get_concrete_function(), self._step.exchange.ledger)
 

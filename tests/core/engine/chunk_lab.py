@@ -27,7 +27,17 @@ class Training:
     """
 
     def __init__(
-        self, task, replicas, local_steps=None, *, outer=None, data=DATA, microbatches=1, compile=False, **skips
+        self,
+        task,
+        replicas,
+        local_steps=None,
+        *,
+        outer=None,
+        data=DATA,
+        microbatches=1,
+        compile=False,
+        precision="float32",
+        **skips,
     ):
         self.strategy, self.microbatches = on_virtual_cpus(replicas), microbatches
         self.assembly = assemble(task, self.strategy, seed=1)
@@ -35,10 +45,12 @@ class Training:
         first = self.strategy.experimental_local_results(self.stacked)[0]
         spec = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in first.items()}
         backend = LocalSteps(self.strategy, local_steps, outer) if local_steps else self.assembly.backend
-        self.step = TrainStep(self.assembly, spec, seed=7, steps=1000, compile=compile, backend=backend)
+        how = {"compile": compile, "precision": precision, "backend": backend}
+        self.step = TrainStep(self.assembly, spec, seed=7, steps=1000, **how)
         rounds = backend.rounds(self.step, self.assembly)
         self.skipping = Skipping(self.step, self.assembly, **skips) if skips else None
-        self.variables = {**self.assembly.variables, **(rounds.variables if rounds else {})}
+        self.variables = {**self.assembly.variables, **self.step.scale_variables}
+        self.variables |= rounds.variables if rounds else {}
         self.initial = {path: v.numpy() for path, v in self.variables.items()}
         sums = {name: spec.sums_of_update for name, spec in self.step.specs.items()}
         self.progress = Progress(sums, strategy=self.strategy)
@@ -83,6 +95,11 @@ class Training:
     @property
     def collectives(self):
         return self.step.exchange.ledger.collectives
+
+    @property
+    def overflowed(self):
+        """The number of steps whose gradients overflowed, in all phases."""
+        return sum(int(sums["overflowed_steps"].steps) for sums in self.progress.read_sums().values())
 
     @property
     def sums(self):

@@ -59,22 +59,28 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
 def _update(
     train_step: TrainStep, plan: Plan, phase: Update, mine: Batch, rng: Rng, trail: Trail
 ) -> tuple[Finding | None, Batch]:
+    loss_scale = train_step.loss_scales.get(plan.name)
+    how = {"name": plan.name, "precision": plan.door.dtype.name}
     with trail.following():
-        accumulated, outputs = accumulate_gradients(phase.loss, phase.variables(), mine, rng, name=phase.name)
+        accumulated, outputs = accumulate_gradients(
+            phase.loss, phase.variables(), mine, rng, loss_scale=loss_scale, **how
+        )
     if less := _less_than_nothing(accumulated.sums):
         return _found(plan, mine, less, None), outputs
     optimizer, paths = train_step.optimizers[plan.name], {id(v): path for path, v in train_step.variables.items()}
     parameters = optimizer.parameters
-    suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in accumulated.gradients.items()}
+    overflow_allowed = loss_scale is not None and bool(loss_scale.can_fall())
+    gradients = {} if overflow_allowed else accumulated.gradients
+    suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in gradients.items()}
     bad = {name: _tensor(x) for name, x in {"its loss": accumulated.sums["loss"], **suspects}.items()}
     bad = {name: x for name, x in bad.items() if not is_finite(x)}
     if bad:
         origin = trail.origin(bad.values())
-        rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng)
+        rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng, how["precision"])
         return _found(plan, mine, list(bad), origin, rows), outputs
     well = tf.constant(True)
     with trail.following():
-        _, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted)
+        _, sums = write_update(phase, optimizer, accumulated, well, weighted=plan.weighted, loss_scale=loss_scale)
     return _written(plan, mine, sums[GRADIENT_NORM], trail), outputs
 
 
@@ -152,7 +158,7 @@ def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     return x.values if isinstance(x, tf.IndexedSlices) else x
 
 
-def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
+def guilty_rows(phase: Update, values: Batch, rng: Rng, precision: str = "float32") -> list[int]:
     """Returns the first rows with a non-finite loss or gradient; `values` are [microbatches, rows, ...].
 
     Searches by bisection: each half that isn't finite is split again, so few bad rows take few calls. Each row keeps
@@ -166,7 +172,9 @@ def guilty_rows(phase: Update, values: Batch, rng: Rng) -> list[int]:
         mine = rng._replace(first_row=first, num_rows=end - first)
         # Tracing a function for each number of rows would take longer than calling it eagerly.
         with untraced(), functions_run_eagerly():
-            made, _ = accumulate_gradients(phase.loss, phase.variables(), part, mine, name=phase.name)
+            made, _ = accumulate_gradients(
+                phase.loss, phase.variables(), part, mine, name=phase.name, precision=precision
+            )
         return not all(map(is_finite, tf.nest.flatten([made.sums["loss"], made.gradients], expand_composites=True)))
 
     def search(first: int, end: int) -> Iterator[int]:
