@@ -1,21 +1,21 @@
 """The arithmetic of attention: pure functions of queries, keys and values.
 
-The gradient makes few passes over tensors of shape [..., queries, keys]. All other tensors are smaller by a factor of
-the sequence's length, so work is done there if possible. The softmax's gradient needs a sum over keys, which is
-computed from the attention's output (Dao et al., 2022). Instead of a large product, its small operand is transposed.
+Short sequences use `dense_attention`, which keeps all scores for the gradient; long ones use `tiled_attention`.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_groups, check_size
+from core.layers.dense_attention import bias_of, weighted_values
 from core.layers.dropout import drop
-from core.layers.recompute import recompute
 from core.layers.shapes import check_axes, check_floats, sizes, widen
+from core.layers.tiled_attention import Sight, Tiled, grid_of
 from core.random import Rng
+
+LONG = 1024  # queries; scores of more are computed in tiles, by default
+_TILE = 256  # queries and keys of a tile; smaller matmuls are slower, and larger ones compute more above a diagonal
 
 
 def attend(
@@ -24,86 +24,151 @@ def attend(
     v: tf.Tensor,
     *,
     mask: tf.Tensor | None = None,
+    documents: tf.Tensor | None = None,
+    bias: tf.Tensor | None = None,
+    slopes: tf.Tensor | None = None,
     causal: bool = False,
+    window: int | None = None,
     first_query: tf.Tensor | int = 0,
     dropout_rate: float = 0.0,
     rng: Rng | None = None,
-    chunk_size: int | None = None,
+    chunk_size: int | None = LONG,
 ) -> tf.Tensor:
     """Returns `softmax(q k' / sqrt(size)) v` of `q` [batch, time, heads, size], `k`, `v` [batch, keys, kv_heads, size].
 
     `mask` is true where attention is allowed: `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`.
-    Its axes may have size 1 for a shared mask. With `causal`, query `i` sees the keys up to `first_query + i`. A query
-    that sees no key gets zeros. More than `chunk_size` queries are computed in chunks whose scores aren't kept for the
-    gradient. Chunks need a `time` that is known while tracing.
+    Its axes may have size 1 for a shared mask. With `documents` [batch, time], integers, a query sees keys of its own
+    document. With `causal`, query `i` sees the keys up to `first_query + i`, and with a `window` only the last
+    `window` of these. A query that sees no key gets zeros.
+
+    `bias` is added to the scores: `[batch, heads, time, keys]`, or 1 for shared axes. `slopes` [heads] subtract
+    `slope * distance` (ALiBi: Press et al., 2022). Both have gradients.
+
+    More than `chunk_size` queries are computed in tiles of at most `chunk_size` queries and keys, without keeping
+    scores for the gradient; a window also divides shorter sequences. Tiles need a `time` and a number of keys that are
+    known while tracing. `None` turns tiles off. Results agree to rounding, but tiles drop other weights.
     """
     check_fraction(dropout_rate=dropout_rate)
     if chunk_size is not None:
         check_size(chunk_size=chunk_size)
     _check_heads(q, k, v)
+    check_window(window, causal)
     batch, time, heads, size = sizes(q)
     kv_heads = k.shape[2]
+    sight = Sight(causal, window, first_query)
     if mask is not None:
+        _check_mask(mask, q, k)
         mask = _by_group(mask, q, k)
+    if documents is not None:
+        _check_documents(documents, q, k)
+    if bias is not None:
+        _check_bias(bias, q, k)
+        bias = _by_group(bias, q, k)
+    if slopes is not None:
+        _check_slopes(slopes, heads)
+        slopes = tf.reshape(slopes, [1, kv_heads, heads // kv_heads, 1, 1])
     q = tf.reshape(q, [batch, time, kv_heads, heads // kv_heads, size])
     q *= tf.cast(1.0 / math.sqrt(size), q.dtype)
-
-    def part(
-        q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: tf.Tensor | None, first: tf.Tensor | int, rng: Rng | None
-    ) -> tf.Tensor:
-        if not causal:
-            return _attend(q, k, v, mask, mask, dropout_rate, rng)
-        seen = first + tf.expand_dims(tf.range(tf.shape(q)[1]), 1) >= tf.range(tf.shape(k)[1])
-        seen = tf.reshape(seen, [1, 1, 1, *sizes(seen)])
-        if mask is None and isinstance(first_query, int) and first_query >= 0:  # then each query sees a key
-            return _attend(q, k, v, seen, None, dropout_rate, rng)
-        seen = seen if mask is None else mask & seen
-        return _attend(q, k, v, seen, seen, dropout_rate, rng)
-
-    if chunk_size is None or not isinstance(time, int) or time <= chunk_size:
-        y = part(q, k, v, mask, first_query, rng)
+    if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
+        q, k = widen(q), widen(k)
+    tile = _tile(time, k.shape[1], chunk_size, window)
+    if tile is None:
+        y = _attend_dense(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng)
     else:
-        count = -(-time // chunk_size)
-        chunks: tuple[tf.Tensor, ...] = (tf.range(count), _chunks(q, 1, count, chunk_size))
-        varies = mask is not None and mask.shape[3] != 1
-        if varies:
-            chunks += (_chunks(mask, 3, count, chunk_size),)
-
-        def chunk(element: tuple[tf.Tensor, ...]) -> tf.Tensor:
-            i, part_q, *rest = element
-            part_mask = rest[0] if varies else mask
-            part_rng = None if rng is None else rng.fold(i)
-            return recompute(part)(part_q, k, v, part_mask, first_query + i * chunk_size, part_rng)
-
-        shape = [q.shape[0], chunk_size, *q.shape[2:4], v.shape[-1]]
-        # One chunk at a time: computed in parallel, they would need the memory that chunks save.
-        y = tf.map_fn(chunk, chunks, parallel_iterations=1, fn_output_signature=tf.TensorSpec(shape, q.dtype))
-        y = tf.reshape(tf.transpose(y, [1, 0, 2, 3, 4, 5]), [batch, count * chunk_size, heads, v.shape[-1]])[:, :time]
+        y = _attend_tiled(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng, tile)
     return tf.reshape(y, [batch, time, heads, v.shape[-1]])
 
 
-def _attend(
+def _tile(time: object, keys: object, chunk_size: int | None, window: int | None) -> int | None:
+    """Returns the largest size of a tile, or `None` for all scores at once."""
+    if chunk_size is None or not isinstance(time, int) or not isinstance(keys, int):
+        return None
+    # The scores of a short sequence need little memory, but those outside of a window are wasted.
+    if time <= (chunk_size if window is None else min(chunk_size, 2 * max(window, _TILE))):
+        return None
+    return min(chunk_size, _TILE if window is None else min(_TILE, max(window, _TILE // 8)))
+
+
+def _attend_dense(
     q: tf.Tensor,
     k: tf.Tensor,
     v: tf.Tensor,
+    sight: Sight,
     mask: tf.Tensor | None,
-    seeing: tf.Tensor | None,
+    documents: tf.Tensor | None,
+    bias: tf.Tensor | None,
+    slopes: tf.Tensor | None,
     dropout_rate: float,
     rng: Rng | None,
 ) -> tf.Tensor:
-    """Attends with a scaled `q` [batch, time, group, head, size], and `k` and `v` [batch, keys, group, size].
-
-    If `seeing` is given, a query that is false for every key of `seeing` gets zeros.
-    """
-    if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
-        q, k = widen(q), widen(k)
-    bias = None if mask is None else bias_of(mask)
-    y = weighted_values(q, k, v, bias, rng and (lambda weights: drop(weights, rng, dropout_rate, sizes(weights))))
+    """Attends with a scaled `q` [batch, time, group, head, size], and `k` and `v` [batch, keys, group, size]."""
+    time, keys = tf.range(tf.shape(q)[1]), tf.range(tf.shape(k)[1])
+    if documents is not None:
+        same = tf.expand_dims(documents, 2) == tf.expand_dims(documents, 1)
+        same = tf.expand_dims(tf.expand_dims(same, 1), 1)
+        mask = same if mask is None else mask & same
+    if bias is not None:  # a bias of minus infinity hides a key, also from a query that sees no other
+        shown = bias > -math.inf
+        mask = shown if mask is None else mask & shown
+    seeing = mask
+    if sight.causal:
+        seen = sight.seen(time, keys)
+        seen = tf.reshape(seen, [1, 1, 1, *sizes(seen)])
+        # If it's certain that each query sees a key, no result has to be replaced by zeros.
+        sure = mask is None and sight.window is None and isinstance(sight.first_query, int) and sight.first_query >= 0
+        mask = seen if mask is None else mask & seen
+        seeing = None if sure else mask
+    if slopes is not None:
+        sloped = -slopes * tf.cast(tf.abs(sight.distance(time, keys)), slopes.dtype)
+        bias = sloped if bias is None else bias + sloped
+    y = weighted_values(
+        q,
+        k,
+        v,
+        None if mask is None else bias_of(mask),
+        rng and (lambda weights: drop(weights, rng, dropout_rate, sizes(weights))),
+        added=bias,
+    )
     if seeing is None:
         return y
     # The softmax of a fully masked row is uniform. The result is zeroed here, where the tensor is small.
     sees = tf.transpose(tf.reduce_any(seeing, -1, keepdims=True), [0, 3, 1, 2, 4])
     return tf.where(sees, y, tf.zeros([], y.dtype))
+
+
+def _attend_tiled(
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    sight: Sight,
+    mask: tf.Tensor | None,
+    documents: tf.Tensor | None,
+    bias: tf.Tensor | None,
+    slopes: tf.Tensor | None,
+    dropout_rate: float,
+    rng: Rng | None,
+    tile: int,
+) -> tf.Tensor:
+    """Returns the same as `_attend_dense`, with scores in tiles of at most `tile` queries and keys."""
+    batch, time, groups, heads, _ = sizes(q)
+    grid = grid_of(sight, time, k.shape[1], tile)
+    by_head = [grid.stack(tf.transpose(q, [0, 2, 3, 1, 4]), queries=3)]
+    by_head += [grid.stack(tf.transpose(x, [0, 2, 1, 3]), keys=2) for x in (k, v)]
+    added = [grid.stack(x, 3, 4) for x in (bias, slopes) if x is not None]
+    tiled = Tiled(
+        grid,
+        sight,
+        k.shape[1],
+        mask=None if mask is None else grid.stack(mask, 3, 4),
+        documents=None if documents is None else (grid.stack(documents, queries=1), grid.stack(documents, keys=1)),
+        biased=bias is not None,
+        sloped=slopes is not None,
+        dropout_rate=dropout_rate,
+        rng=rng if dropout_rate else None,
+    )
+    y = tiled([*by_head, *added]).y
+    y = tf.reshape(tf.transpose(y, [1, 0, 4, 2, 3, 5]), [batch, -1, groups, heads, v.shape[-1]])
+    return y[:, :time]
 
 
 def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
@@ -140,98 +205,75 @@ def _check_heads(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> None:
     check_groups("kv_heads", k.shape[2], heads=q.shape[2])
 
 
-def _by_group(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    """Returns `mask` as `[batch, group, head, time, keys]`; axes that share one mask have size 1."""
-    heads, groups = q.shape[2], k.shape[2]
-    full = [q.shape[0], heads, q.shape[1], k.shape[1]]
-    kept = {2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}.get(mask.shape.rank, [])
-    fits = all(
-        size in (1, full[axis], None) or full[axis] is None for size, axis in zip(mask.shape, kept, strict=False)
-    )
-    if mask.dtype != tf.bool or not kept or not fits:
+def check_window(window: int | None, causal: bool) -> None:
+    """Raises a `ValueError` unless `window` is `None`, or a whole number for causal attention."""
+    if window is None:
+        return
+    check_size(window=window)
+    if not causal:
+        raise ValueError(
+            f"`window` is {window}, but `causal` is false; a window holds a query's own key and the keys before it: "
+            "give `causal=True`, or leave `window` out."
+        )
+
+
+def _check_documents(documents: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> None:
+    check_axes("attend", documents, "batch, time", "documents")
+    expected = tf.TensorShape([q.shape[0], q.shape[1]])
+    fits = expected.is_compatible_with(documents.shape) and k.shape[1:2].is_compatible_with(documents.shape[1:])
+    if not documents.dtype.is_integer or not fits:
+        raise ValueError(
+            f"`documents` of `attend` are {documents.dtype.name} of shape {documents.shape}, for {q.shape[1]} queries "
+            f"and {k.shape[1]} keys; they number the document of each position of one sequence: give integers of "
+            f"shape {expected}, and as many keys as queries."
+        )
+
+
+def _check_mask(mask: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> None:
+    full = _full(q, k)
+    kept = _KEPT.get(mask.shape.rank, [])
+    if mask.dtype != tf.bool or not kept or not _fits(mask, [full[axis] for axis in kept]):
         raise ValueError(
             f"`mask` is {mask.dtype.name} of shape {mask.shape}; give booleans, true where attention is allowed, of "
             "shape [batch, keys], [batch, time, keys] or [batch, heads, time, keys], here "
             f"{full}, with 1 where all share it."
         )
-    for axis in sorted({0, 1, 2, 3} - set(kept)):
-        mask = tf.expand_dims(mask, axis)
-    if mask.shape[1] == 1:
-        return tf.expand_dims(mask, 2)
-    batch, _, time, keys = sizes(mask)
-    return tf.reshape(mask, [batch, groups, heads // groups, time, keys])
 
 
-def _chunks(x: tf.Tensor, axis: int, count: int, chunk_size: int) -> tf.Tensor:
-    """Pads `axis` of `x` at its end and cuts it into chunks: [count, ...], with `axis` of size `chunk_size`."""
-    shape = sizes(x)
-    around = [(0, count * chunk_size - shape[axis] if i == axis else 0) for i in range(len(shape))]
-    x = tf.reshape(tf.pad(x, around), [*shape[:axis], count, chunk_size, *shape[axis + 1 :]])
-    return tf.transpose(x, [axis, *range(axis), *range(axis + 1, len(shape) + 1)])
+def _check_bias(bias: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> None:
+    check_axes("attend", bias, "batch, heads, time, keys", "bias")
+    check_floats("attend", bias, "bias")
+    if not _fits(bias, _full(q, k)):
+        raise ValueError(
+            f"`bias` of `attend` has shape {bias.shape}, which doesn't broadcast to the scores: give "
+            f"[batch, heads, time, keys], here {_full(q, k)}, with 1 where all share it."
+        )
 
 
-Drop = Callable[[tf.Tensor], tf.Tensor]
+def _check_slopes(slopes: tf.Tensor, heads: int) -> None:
+    check_axes("attend", slopes, "heads", "slopes")
+    check_floats("attend", slopes, "slopes")
+    if not slopes.shape.is_compatible_with([heads]):
+        raise ValueError(f"`slopes` of `attend` have shape {slopes.shape}; give one per head: [{heads}].")
 
 
-def weighted_values(
-    q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None, drop: Drop | None = None
-) -> tf.Tensor:
-    """Returns `softmax(q k') v` [batch, time, groups, heads, value size]; a negative `bias` replaces its score.
-
-    `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]. The `bias` broadcasts to
-    [batch, groups, heads, time, keys], and has no gradient. `drop` is applied to the softmax, which has that shape.
-    """
-
-    @tf.custom_gradient
-    def run(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> Any:
-        batch, time, groups, heads, _ = sizes(q)
-        keys = sizes(k)[1]
-        k_rows, v_rows = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
-        # The heads of a group are additional queries to the same keys: one matmul, and no copy of the keys per head.
-        scores = widen(tf.matmul(_by_head(q), k_rows, transpose_b=True))
-        by_head = [batch, groups, heads, time, keys]
-        if bias is not None:
-            wide = tf.cast(bias, scores.dtype)
-            wide, scores = (tf.squeeze(wide, 2), scores) if heads == 1 else (wide, tf.reshape(scores, by_head))
-            # Selected, not added: the score of a masked key may be NaN, and must not reach any query.
-            scores = tf.where(wide < 0.0, wide, scores)
-        softmax = tf.reshape(tf.nn.softmax(scores), [batch, groups, heads * time, keys])
-        weights = tf.cast(softmax, v.dtype)
-        if drop is not None:
-            weights = tf.reshape(drop(tf.reshape(weights, by_head)), [batch, groups, heads * time, keys])
-        y = tf.matmul(weights, v_rows)
-        y = tf.transpose(tf.reshape(y, [batch, groups, heads, time, v.shape[-1]]), [0, 3, 1, 2, 4])
-
-        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            # Summed over keys, weights times their gradient equal the result times its gradient.
-            mean = tf.transpose(tf.reduce_sum(widen(dy) * widen(y), -1), [0, 2, 3, 1])
-            mean = tf.reshape(mean, [batch, groups, heads * time, 1])
-            dweights = widen(tf.matmul(_by_head(dy), v_rows, transpose_b=True))
-            dscores = softmax * (dweights - mean) if drop is None else widen(weights) * dweights - softmax * mean
-            dscores = tf.cast(dscores, q.dtype)
-            dq = tf.reshape(tf.matmul(dscores, k_rows), [batch, groups, heads, time, q.shape[-1]])
-            dk, dv = tf.matmul(_turned(q), dscores), tf.matmul(_turned(dy), weights)
-            return tf.transpose(dq, [0, 3, 1, 2, 4]), tf.transpose(dk, [0, 3, 1, 2]), tf.transpose(dv, [0, 3, 1, 2])
-
-        return y, gradient
-
-    return run(q, k, v)
+_KEPT = {2: [0, 3], 3: [0, 2, 3], 4: [0, 1, 2, 3]}  # axes of [batch, heads, time, keys] in a tensor of this rank
 
 
-def bias_of(mask: tf.Tensor) -> tf.Tensor:
-    """Returns 0.0 where `mask` is true, and elsewhere a score so low that the softmax makes it zero."""
-    # A logarithm, because XLA computes it once; it would repeat a selection wherever scores are read, in each
-    # layer.
-    return tf.maximum(tf.math.log(tf.cast(mask, tf.float32)), 0.5 * tf.float32.min)
+def _full(q: tf.Tensor, k: tf.Tensor) -> list[int | None]:
+    return [q.shape[0], q.shape[2], q.shape[1], k.shape[1]]
 
 
-def _by_head(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` [batch, time, groups, heads, size] as [batch, groups, heads * time, size]."""
-    batch, time, groups, heads, size = sizes(x)
-    return tf.reshape(tf.transpose(x, [0, 2, 3, 1, 4]), [batch, groups, heads * time, size])
+def _fits(x: tf.Tensor, full: list[int | None]) -> bool:
+    return all(size in (1, most, None) or most is None for size, most in zip(x.shape, full, strict=True))
 
 
-def _turned(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` [batch, time, groups, heads, size] as [batch, groups, size, heads * time]."""
-    batch, time, groups, heads, size = sizes(x)
-    return tf.reshape(tf.transpose(x, [0, 2, 4, 3, 1]), [batch, groups, size, heads * time])
+def _by_group(x: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    """Returns a mask or bias `x` as `[batch, group, head, time, keys]`; axes that share one value have size 1."""
+    heads, groups = q.shape[2], k.shape[2]
+    for axis in sorted({0, 1, 2, 3} - set(_KEPT[x.shape.rank])):
+        x = tf.expand_dims(x, axis)
+    if x.shape[1] == 1:
+        return tf.expand_dims(x, 2)
+    batch, _, time, keys = sizes(x)
+    return tf.reshape(x, [batch, groups, heads // groups, time, keys])

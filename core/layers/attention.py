@@ -1,13 +1,13 @@
 """Scaled dot-product attention (Vaswani et al., 2017), with memory linear in the length of the sequence."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_groups, check_positive, check_size
 from core.initializers import Initializer
-from core.layers.attend import attend
+from core.layers.attend import LONG, attend, check_window
 from core.layers.linear import Linear, linear
 from core.layers.rotary import rotary
 from core.layers.shapes import check_axes, check_last, merge_leading, nan_unless, sizes
@@ -30,12 +30,15 @@ class MultiHeadAttention(Module):
     """Multi-head attention of a sequence to itself or to a `context`: `[batch, time, size]` to `[batch, time, size]`.
 
     With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
-    hides the future. `rotary_base` turns on rotary positions (10000 in the paper). More than `chunk_size` queries are
-    computed in chunks whose scores are recomputed for the gradient (Rabe and Staats, 2021). Chunks need a number of
-    queries that is known while tracing. `out_init` is a separate initializer for the output matrix.
+    hides the future, and a `window` all but the last `window` positions. `rotary_base` turns on rotary positions (10000
+    in the paper), and `alibi` scores that fall with the distance (Press et al., 2022). More than `chunk_size` queries
+    are computed in tiles of at most `chunk_size` queries and keys, whose scores are recomputed for the gradient (Dao et
+    al., 2022). Tiles need a number of queries that is known while tracing. `out_init` is a separate initializer for
+    the output matrix.
 
     `mask` is true where attention is allowed, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries,
-    keys]` or `[batch, keys]`. A query that sees no key gets zeros.
+    keys]` or `[batch, keys]`. With `documents` [batch, time], integers, a position sees its own document. A query that
+    sees no key gets zeros.
     """
 
     def __init__(
@@ -48,10 +51,12 @@ class MultiHeadAttention(Module):
         head_size: int | None = None,
         context_size: int | None = None,
         causal: bool = False,
+        window: int | None = None,
         rotary_base: float | None = None,
+        alibi: bool = False,
         dropout_rate: float = 0.0,
         bias: bool = True,
-        chunk_size: int = 1024,
+        chunk_size: int = LONG,
         w_init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
@@ -68,14 +73,16 @@ class MultiHeadAttention(Module):
         check_size(head_size=head_size)
         if rotary_base is not None and head_size % 2:
             raise ValueError(f"`head_size` is {head_size}, but rotary positions turn pairs: make it even.")
-        if context_size is not None and (causal or rotary_base is not None):
+        if context_size is not None and (causal or alibi or rotary_base is not None):
             raise ValueError(
-                f"`context_size` is {context_size}, but `causal` and `rotary_base` compare positions of one sequence; "
-                "leave them out for attention to a context."
+                f"`context_size` is {context_size}, but `causal`, `rotary_base` and `alibi` compare positions of one "
+                "sequence; leave them out for attention to a context."
             )
+        check_window(window, causal)
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
         self.causal, self.rotary_base, self.dropout_rate = causal, rotary_base, dropout_rate
         self.chunk_size, self.takes_context = chunk_size, context_size is not None
+        self.window, self.alibi = window, alibi
 
         def linear(name: str, in_size: int, out_size: int, w_init: Initializer | None = w_init) -> Linear:
             return Linear(in_size, out_size, rng=rng.fold(name), bias=bias, w_init=w_init)
@@ -86,7 +93,13 @@ class MultiHeadAttention(Module):
         self.out = linear("out", num_heads * head_size, size, out_init or w_init)
 
     def __call__(
-        self, x: tf.Tensor, rng: Rng | None = None, *, context: tf.Tensor | None = None, mask: tf.Tensor | None = None
+        self,
+        x: tf.Tensor,
+        rng: Rng | None = None,
+        *,
+        context: tf.Tensor | None = None,
+        mask: tf.Tensor | None = None,
+        documents: tf.Tensor | None = None,
     ) -> tf.Tensor:
         check_axes(self, x, "batch, time, size")
         if (context is not None) != self.takes_context:
@@ -96,9 +109,7 @@ class MultiHeadAttention(Module):
             )
         joined = self._joined(x) if context is None else None
         q, k, v = self._by_head(joined or self._apart(x, x if context is None else context), 0)
-        y = attend(
-            q, k, v, mask=mask, causal=self.causal, dropout_rate=self.dropout_rate, rng=rng, chunk_size=self.chunk_size
-        )
+        y = self._attend(q, k, v, mask=mask, documents=documents, dropout_rate=self.dropout_rate, rng=rng)
         return self.out(_join(y))
 
     def empty_cache(self, batch_size: int | tf.Tensor, room: int, dtype: tf.DType = tf.float32) -> Cache:
@@ -125,9 +136,15 @@ class MultiHeadAttention(Module):
         q, k, v = self._by_head(self._apart(x, x), cache.length)
         keys, values = (_write(old, new, cache.length) for old, new in ((cache.keys, k), (cache.values, v)))
         # A query sees no key beyond its own position, so it doesn't see the unfilled ones.
-        y = attend(q, keys, values, causal=True, first_query=cache.length)
+        y = self._attend(q, keys, values, first_query=cache.length)
         y = nan_unless(after <= sizes(cache.keys)[1], self.out(_join(y)))
         return y, Cache(keys, values, after)
+
+    def _attend(self, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, **options: Any) -> tf.Tensor:
+        slopes = tf.constant(alibi_slopes(self.num_heads), q.dtype) if self.alibi else None
+        return attend(
+            q, k, v, causal=self.causal, window=self.window, slopes=slopes, chunk_size=self.chunk_size, **options
+        )
 
     def _apart(self, x: tf.Tensor, context: tf.Tensor) -> Sequence[tf.Tensor]:
         return self.query(x), self.key(context), self.value(context)
@@ -156,6 +173,21 @@ class MultiHeadAttention(Module):
             positions = first + tf.range(tf.shape(q)[1])
             q, k = rotary(q, positions, self.rotary_base), rotary(k, positions, self.rotary_base)
         return q, k, v
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Returns each head's slope in ALiBi: 2^(-8 / n), 2^(-16 / n), ... if `num_heads` n is a power of two.
+
+    Otherwise the slopes of the next smaller power come first, then every other slope of twice that power, as in the
+    paper's code.
+
+    >>> alibi_slopes(3)
+    [0.0625, 0.00390625, 0.25]
+    """
+    power = 2 ** (num_heads.bit_length() - 1)
+    return [2 ** (-8 * (i + 1) / power) for i in range(power)] + [
+        2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)
+    ]
 
 
 def _join(y: tf.Tensor) -> tf.Tensor:

@@ -100,7 +100,7 @@ class Gpt2Weights(Weights):
     def refusal(self, task: tf.Module) -> str | None:
         heads = self._config.get("n_head")
         wanted = {"num_heads": heads, "num_kv_heads": heads, "positions": "learned", "norm": "layer"}
-        wanted |= {"feed_forward": "gelu", "bias": True}
+        wanted |= {"feed_forward": "gelu", "bias": True, "window": None}
         for net in (module for module in task.submodules if isinstance(module, Transformer)):
             found = _shape_of(net)
             wrong = [f"`{name} = {wanted[name]!r}`, not {x!r}" for name, x in found.items() if x != wanted[name]]
@@ -115,7 +115,8 @@ def _shape_of(net: Transformer) -> dict[str, Any]:
     return {
         "num_heads": block.attention.num_heads,
         "num_kv_heads": block.attention.num_kv_heads,
-        "positions": "rotary" if net.positions is None else "learned",
+        "positions": "alibi" if block.attention.alibi else "rotary" if net.positions is None else "learned",
+        "window": block.attention.window,
         "norm": "layer" if isinstance(block.norm_1, LayerNorm) else "rms",
         "feed_forward": "gelu" if block.feed_forward.gate is None else "swiglu",
         "bias": block.feed_forward.up.b is not None,

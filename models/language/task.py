@@ -18,9 +18,9 @@ from models.language.transformer import Transformer
 class LanguageModel(Task):
     """Predicts each token of a text from earlier tokens, in windows of `context` tokens and their targets.
 
-    By default, the network is like GPT-2. Alternatives are `positions="rotary"`, `norm="rms"`, `feed_forward="swiglu"`
-    and fewer `num_kv_heads` than `num_heads`. `decoder` generates texts of `text_length` tokens (by default `context`),
-    including the prompt.
+    By default, the network is like GPT-2. Alternatives are `positions="rotary"` or `"alibi"`, `norm="rms"`,
+    `feed_forward="swiglu"`, fewer `num_kv_heads` than `num_heads`, and attention to the last `window` tokens only.
+    `decoder` generates texts of `text_length` tokens (by default `context`), including the prompt.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class LanguageModel(Task):
         num_kv_heads: int | None = None,
         hidden: int | None = None,
         positions: str = "learned",
+        window: int | None = None,
         norm: str = "layer",
         feed_forward: str = "gelu",
         bias: bool = True,
@@ -58,6 +59,7 @@ class LanguageModel(Task):
             num_kv_heads=num_kv_heads,
             hidden=hidden,
             positions=positions,
+            window=window,
             norm=norm,
             feed_forward=feed_forward,
             bias=bias,

@@ -8,6 +8,7 @@ import tensorflow as tf
 from core import initializers
 from core.arguments import check_choice, check_size
 from core.layers import Dropout, Embedding, LayerNorm, Linear, MultiHeadAttention, RMSNorm, gelu, recompute
+from core.layers.attend import LONG
 from core.layers.attention import Cache
 from core.module import Module
 from core.random import Rng
@@ -55,7 +56,8 @@ class Block(Module):
         num_heads: int,
         num_kv_heads: int | None,
         hidden: int | None,
-        rotary: bool,
+        positions: str,
+        window: int | None,
         norm: str,
         feed_forward: str,
         bias: bool,
@@ -71,7 +73,9 @@ class Block(Module):
             rng=rng.fold("attention"),
             num_kv_heads=num_kv_heads,
             causal=True,
-            rotary_base=ROTARY_BASE if rotary else None,
+            window=window,
+            rotary_base=ROTARY_BASE if positions == "rotary" else None,
+            alibi=positions == "alibi",
             dropout_rate=dropout,
             bias=bias,
             w_init=initializers.normal(STDDEV),
@@ -82,8 +86,8 @@ class Block(Module):
         )
         self.dropout = Dropout(dropout)
 
-    def __call__(self, x: tf.Tensor, mask: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
-        y = self.attention(self.norm_1(x), rng and rng.fold("weights"), mask=mask)
+    def __call__(self, x: tf.Tensor, documents: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
+        y = self.attention(self.norm_1(x), rng and rng.fold("weights"), documents=documents)
         x += self.dropout(y, rng and rng.fold("attention"))
         return x + self.dropout(self.feed_forward(self.norm_2(x)), rng and rng.fold("feed_forward"))
 
@@ -99,7 +103,7 @@ class Transformer(Module):
 
     The output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch starts
     with values divided by √(number of branches) (Radford et al., 2019). With `recompute`, only each block's input is
-    stored for the gradient (Chen et al., 2016).
+    stored for the gradient (Chen et al., 2016). With a `window`, each block attends to the last `window` tokens.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class Transformer(Module):
         num_kv_heads: int | None = None,
         hidden: int | None = None,
         positions: str = "learned",
+        window: int | None = None,
         norm: str = "layer",
         feed_forward: str = "gelu",
         bias: bool = True,
@@ -122,7 +127,7 @@ class Transformer(Module):
     ):
         super().__init__()
         check_size(vocabulary=vocabulary, context=context, num_layers=num_layers, size=size, num_heads=num_heads)
-        check_choice("positions", positions, ("learned", "rotary"))
+        check_choice("positions", positions, ("learned", "rotary", "alibi"))
         self.vocabulary, self.context, self.recompute = vocabulary, context, recompute
         w_init = initializers.normal(STDDEV)
         self.tokens = Embedding(vocabulary, size, rng=rng.fold("tokens"), w_init=w_init)
@@ -135,7 +140,8 @@ class Transformer(Module):
                 num_heads=num_heads,
                 num_kv_heads=num_kv_heads,
                 hidden=hidden,
-                rotary=positions == "rotary",
+                positions=positions,
+                window=window,
                 norm=norm,
                 feed_forward=feed_forward,
                 bias=bias,
@@ -157,15 +163,13 @@ class Transformer(Module):
             raise ValueError(
                 f"`tokens` has shape {tokens.shape}; give [rows, time], of at most `context={self.context}` tokens."
             )
-        position, mask = tf.expand_dims(tf.range(tf.shape(tokens)[1]), 0), None
-        if document is not None:
-            mask = tf.expand_dims(document, 2) == tf.expand_dims(document, 1)
-            earlier = mask & (tf.transpose(position) > position)
-            position = tf.reduce_sum(tf.cast(earlier, tf.int32), -1)
+        position = tf.expand_dims(tf.range(tf.shape(tokens)[1]), 0)
+        if document is not None and self.positions is not None:
+            position = positions_in(document)
         x = self.dropout(self._embed(tokens, position), rng and rng.fold("tokens"))
         for i, block in enumerate(self.blocks):
             run = recompute(block) if self.recompute else block
-            x = run(x, mask, rng and rng.fold(i))
+            x = run(x, document, rng and rng.fold(i))
         return self.tokens.logits(self.norm(x))
 
     def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Cache]:
@@ -187,6 +191,20 @@ class Transformer(Module):
     def _embed(self, tokens: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         x = self.tokens(tokens)
         return x if self.positions is None else x + self.positions(position)
+
+
+def positions_in(document: tf.Tensor) -> tf.Tensor:
+    """Returns for each token how many earlier tokens have the same `document` id: int32 [rows, time]."""
+    place = tf.range(tf.shape(document)[1])
+    if (document.shape[1] or 0) <= LONG:
+        mask = tf.expand_dims(document, 2) == tf.expand_dims(document, 1)
+        earlier = mask & (tf.expand_dims(place, 1) > tf.expand_dims(place, 0))
+        return tf.reduce_sum(tf.cast(earlier, tf.int32), -1)
+    # A longer row is sorted by document, which takes no memory for pairs of tokens.
+    order = tf.argsort(document, stable=True)
+    inside = tf.gather(document, order, batch_dims=1)
+    position = place - tf.searchsorted(inside, inside)  # the distance from the first token of the document
+    return tf.gather(position, tf.argsort(order), batch_dims=1)
 
 
 def make_norm(kind: str, size: int, *, bias: bool) -> Module:

@@ -64,6 +64,32 @@ def largest(part: object, x: Array) -> Array:
     return x.reshape(len(x), 3, 2, 3, 2, 4).max((2, 4))
 
 
+def one_key(rng: np.random.Generator, rows: int) -> Arrays:
+    """Returns five queries, and one key with its value."""
+    return tuple(rng.normal(size=(rows, time, 2, 4)).astype(np.float32) for time in (5, 1, 1))
+
+
+def sharp(rng: np.random.Generator, rows: int) -> Arrays:
+    """Returns queries, keys and values with scores around 10,000 and -10,000; one query has a NaN."""
+    q, k, v = (rng.normal(size=(rows, 5, 2, 4)).astype(np.float32) for _ in range(3))
+    k = 100.0 * np.sign(k).astype(np.float32)
+    q = 100.0 * np.where(k[:, ::-1] > 0, 1.0, -1.0).astype(np.float32)
+    q[:1, 3, 0, 0] = np.nan
+    return q, k, v
+
+
+def with_infinite_bias(rng: np.random.Generator, rows: int) -> Arrays:
+    """Returns also a bias that hides one key from all queries, and all keys from one query."""
+    q, k, v = (rng.normal(size=(rows, 5, 2, 4)).astype(np.float32) for _ in range(3))
+    bias = rng.normal(size=(rows, 2, 5, 5)).astype(np.float32)
+    bias[..., 1] = bias[:, :, 2] = -np.inf
+    return q, k, v, bias
+
+
+def definition(part: object, q: Array, k: Array, v: Array, bias: Array | float = 0.0) -> Array:
+    return peers.attention_by_definition(q, k, v, bias)
+
+
 HAND = "NumPy, float64"
 
 EXTREME_ROWS = [
@@ -78,6 +104,12 @@ EXTREME_ROWS = [
     Row("global_max_pool", lambda rng: layers.global_max_pool, ruled_out, lambda part, x: x.max((1, 2)), "NumPy",
         case="minus infinity"),
     Row("global_max_pool", lambda rng: layers.global_max_pool, spoilt, lambda part, x: x.max((1, 2)), "NumPy"),
+    *(
+        Row("attend", lambda rng: layers.attend, inputs, definition, HAND, case=f"{case}, {form}", tolerance=1e-5,
+            call=lambda part, q, k, v, bias=None, size=size: part(q, k, v, bias=bias, chunk_size=size))
+        for case, inputs in (("one key", one_key), ("scores of 10,000", sharp), ("bias of -inf", with_infinite_bias))
+        for form, size in (("dense", None), ("in tiles", 2))
+    ),
     *(
         Row(
             "rotary",

@@ -198,6 +198,31 @@ def dropped_attention(q: Array, k: Array, v: Array, *, rate: float, rng: Rng) ->
     return np.einsum("bghtk,bkgd->btghd", weights * kept, v).reshape(rows, time, heads, -1)
 
 
+def attention_by_definition(q: Array, k: Array, v: Array, bias: Array | float = 0.0) -> Array:
+    """Computes attention in float64, with `bias` added to scores; a query whose scores are all -inf gets zeros."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[2] // k.shape[2], 2) for x in (k, v))
+    scores = np.einsum("bthd,bkhd->bhtk", q, k) / np.sqrt(q.shape[-1]) + bias
+    highest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(highest == -np.inf, 0.0, highest))
+    total = weights.sum(-1, keepdims=True)
+    return np.einsum("bhtk,bkhd->bthd", weights / np.where(total == 0.0, 1.0, total), v)
+
+
+def local_attention(part: Any, x: Array) -> Array:
+    """NumPy's projections around the definition, with a window and slopes as a bias."""
+    q, k, v = (
+        (x @ layer.w.numpy() + layer.b.numpy()).reshape(*x.shape[:2], -1, part.head_size)
+        for layer in (part.query, part.key, part.value)
+    )
+    distance = np.arange(x.shape[1])[:, None] - np.arange(x.shape[1])
+    slopes = 2.0 ** (-8.0 * np.arange(1, part.num_heads + 1) / part.num_heads)
+    seen = (distance >= 0) & (distance < part.window)
+    bias = np.where(seen, -slopes[:, None, None] * distance, -np.inf)
+    y = attention_by_definition(q, k, v, bias)
+    return y.reshape(*x.shape[:2], -1) @ part.out.w.numpy() + part.out.b.numpy()
+
+
 def rotated(x: Array, positions: Array, base: float = 10000.0) -> Array:
     """Computes rotary positions as a product of complex numbers."""
     half = x.shape[-1] // 2

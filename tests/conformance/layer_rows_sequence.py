@@ -30,6 +30,11 @@ def heads(rng: np.random.Generator, rows: int) -> Arrays:
     return tuple(rng.normal(size=(rows, *shape)).astype(np.float32) for shape in shapes)
 
 
+def with_bias(rng: np.random.Generator, rows: int) -> Arrays:
+    bias = rng.normal(size=(rows, 1, 4, 4)).astype(np.float32)
+    return *heads(rng, rows), bias, np.resize(np.array([[0, 0, 1, 1], [0, 1, 1, 1]], np.int32), (rows, 4))
+
+
 def embed_and_score(part: Any, x: tf.Tensor) -> Any:
     vectors = part(x, dtype=part.w.dtype)
     return vectors, part.logits(vectors)
@@ -55,12 +60,20 @@ ROWS_OF_SEQUENCE_LAYERS = [
         normal((5, 8)), peers.grouped_attention, "jax.nn.dot_product_attention", case="grouped, rotary"),
     Row("MultiHeadAttention", lambda rng: MultiHeadAttention(8, 4, rng=rng, num_kv_heads=2, causal=True, chunk_size=2),
         normal((5, 8)), peers.grouped_attention, "jax.nn.dot_product_attention", case="grouped, in chunks"),
+    Row("MultiHeadAttention",
+        lambda rng: MultiHeadAttention(8, 2, rng=rng, causal=True, window=3, alibi=True, chunk_size=2), normal((5, 8)),
+        peers.local_attention, "NumPy", paper="Press et al. 2022", case="a window, ALiBi, in tiles"),
     Row("attend", lambda rng: layers.attend, heads,
         lambda part, q, k, v: jax.nn.dot_product_attention(q, k, v[..., :3]), "jax.nn.dot_product_attention",
         paper="Vaswani et al. 2017", call=lambda part, q, k, v: part(q, k, v[..., :3], chunk_size=3)),
     Row("attend", lambda rng: layers.attend, heads,
         lambda part, q, k, v: peers.dropped_attention(q, k, v, rate=0.3, rng=RNG), "jax.nn.softmax", case="dropout",
         call=lambda part, q, k, v: part(q, k, v, dropout_rate=0.3, rng=RNG)),
+    Row("attend", lambda rng: layers.attend, with_bias,
+        lambda part, q, k, v, bias, documents: peers.attention_by_definition(
+            q, k, v, np.where(documents[:, None, :, None] == documents[:, None, None], bias, -np.inf)),
+        "NumPy", case="bias and documents, in tiles",
+        call=lambda part, q, k, v, bias, documents: part(q, k, v, bias=bias, documents=documents, chunk_size=3)),
     Row("rotary", lambda rng: layers.rotary, normal((4, 2, 6)), lambda part, x: peers.rotated(x, range(3, 7)), "NumPy",
         paper="Su et al. 2021", call=lambda part, x: part(x, tf.range(3, 7))),
     *(

@@ -1,0 +1,145 @@
+"""Sums over the tiles of a matrix of queries and keys. Their derivatives, of any order, are such sums again.
+
+A stack `[count, ...]` holds the tiles of one tensor, cut along the queries, the keys, both, or neither. A tile function
+gets the tiles of all stacks at one place of the matrix. Only one place is computed at a time, and backward passes
+compute it again, so memory doesn't grow with the number of places.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.layers.shapes import sizes, widen
+
+Along = Literal["queries", "keys", "both", "neither"]
+
+
+class Place(NamedTuple):
+    """One tile of the matrix: the indices of its queries and of its keys."""
+
+    i: tf.Tensor
+    j: tf.Tensor
+    cut: bool  # whether positions hide some of its keys from some of its queries
+
+
+class Stack(NamedTuple):
+    """The tiles `[count, ...]` of a tensor, and the axes of the matrix along which it is cut."""
+
+    tiles: tf.Tensor
+    along: Along
+
+
+def filled(stacks: Sequence[Stack], tiles: Sequence[tf.Tensor]) -> list[Stack]:
+    """Returns stacks with other tiles."""
+    return [stack._replace(tiles=x) for stack, x in zip(stacks, tiles, strict=True)]
+
+
+class Grid(NamedTuple):
+    """A matrix in tiles: their numbers and sizes along queries and keys, and the places (i, j) that are computed."""
+
+    counts: tuple[int, int]
+    tile: tuple[int, int]
+    whole: npt.NDArray[np.int32]
+    cut: npt.NDArray[np.int32]
+
+    def stack(self, x: tf.Tensor, queries: int | None = None, keys: int | None = None) -> Stack:
+        """Cuts `x` along its axes `queries` and `keys`. An axis of size 1 isn't cut: all tiles share it."""
+        by_key = keys is not None and x.shape[keys] != 1
+        if keys is not None and by_key:
+            x = _cut(x, keys, self.counts[1], self.tile[1])
+        if queries is None or x.shape[queries + by_key] == 1:
+            return Stack(x, "keys") if by_key else Stack(tf.expand_dims(x, 0), "neither")
+        x = _cut(x, queries + by_key, self.counts[0], self.tile[0])
+        return Stack(tf.reshape(x, [-1, *sizes(x)[2:]]), "both") if by_key else Stack(x, "queries")
+
+    def read(self, stack: Stack, at: Place) -> tf.Tensor:
+        """Returns the tile of `stack` at a place."""
+        return stack.tiles[0] if stack.along == "neither" else tf.gather(stack.tiles, self._index(stack.along, at))
+
+    def loop(self, body: Callable[..., Sequence[tf.Tensor]], stacks: Sequence[Stack]) -> list[tf.Tensor]:
+        """Replaces the tiles of `stacks` by `body(place, *tiles)`, for one place after another."""
+        arrays = [
+            tf.TensorArray(x.dtype, x.shape[0], element_shape=x.shape[1:], clear_after_read=False).unstack(x)
+            for x in (stack.tiles for stack in stacks)
+        ]
+        for places, cut in ((self.whole, False), (self.cut, True)):
+            if len(places):
+                arrays = self._visit(places, cut, body, [stack.along for stack in stacks], arrays)
+        return [tf.ensure_shape(array.stack(), stack.tiles.shape) for array, stack in zip(arrays, stacks, strict=True)]
+
+    def _visit(
+        self,
+        places: npt.NDArray[np.int32],
+        cut: bool,
+        body: Callable[..., Sequence[tf.Tensor]],
+        along: Sequence[Along],
+        arrays: Sequence[tf.TensorArray],
+    ) -> list[tf.TensorArray]:
+        rows, columns = (tf.constant(column) for column in places.T)
+
+        def step(n: tf.Tensor, *arrays: tf.TensorArray) -> Any:
+            at = Place(tf.gather(rows, n), tf.gather(columns, n), cut)
+            indices = [self._index(way, at) for way in along]
+            tiles = body(at, *(array.read(index) for array, index in zip(arrays, indices, strict=True)))
+            written = zip(arrays, indices, tiles, strict=True)
+            return n + 1, *(array.write(index, tile) for array, index, tile in written)
+
+        # Places computed in parallel would need the memory that tiles save.
+        count = len(places)
+        options = {"parallel_iterations": 1, "maximum_iterations": count}
+        return list(tf.while_loop(lambda n, *_: n < count, step, (0, *arrays), **options)[1:])
+
+    def sum(
+        self, function: Callable[..., Sequence[tf.Tensor]], stacks: Sequence[Stack], like: Sequence[Stack]
+    ) -> list[tf.Tensor]:
+        """Returns the sums, stacks like `like`, of the tiles that `function(place, *tiles)` returns for all places.
+
+        `function` is differentiable, as often as the sums are to be.
+        """
+
+        @tf.custom_gradient
+        def run(*tiles: tf.Tensor) -> Any:
+            # Without `stop_gradient`, eager code would keep the results of each place for the gradient.
+            given = filled(stacks, [tf.stop_gradient(x) for x in tiles])
+
+            def body(at: Place, *sums: tf.Tensor) -> list[tf.Tensor]:
+                summands = function(at, *(self.read(stack, at) for stack in given))
+                return [total + tf.cast(x, total.dtype) for total, x in zip(sums, summands, strict=True)]
+
+            sums = self.loop(body, filled(like, [tf.zeros_like(widen(stack.tiles)) for stack in like]))
+            results = [tf.cast(total, stack.tiles.dtype) for total, stack in zip(sums, like, strict=True)]
+
+            def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:
+                def pulled(at: Place, *tiles: tf.Tensor) -> Sequence[tf.Tensor]:
+                    given, above = tiles[: len(stacks)], tiles[len(stacks) :]
+                    with tf.GradientTape() as tape:
+                        tape.watch(given)
+                        summands = function(at, *given)
+                    upstream = [tf.cast(x, y.dtype) for x, y in zip(above, summands, strict=True)]
+                    gradients: Sequence[tf.Tensor] = tape.gradient(
+                        summands, given, upstream, tf.UnconnectedGradients.ZERO
+                    )
+                    return gradients
+
+                own = filled(stacks, tiles)
+                return self.sum(pulled, [*own, *filled(like, upstream)], own)
+
+            return results, gradient
+
+        return list(run(*(stack.tiles for stack in stacks)))
+
+    def _index(self, along: Along, at: Place) -> tf.Tensor:
+        if along == "both":
+            return at.i * self.counts[1] + at.j
+        return {"queries": at.i, "keys": at.j, "neither": tf.zeros_like(at.i)}[along]
+
+
+def _cut(x: tf.Tensor, axis: int, count: int, size: int) -> tf.Tensor:
+    """Pads `axis` of `x` at its end and cuts it into tiles: [count, ...], with `axis` of this size."""
+    shape = sizes(x)
+    around = [(0, count * size - shape[axis] if i == axis else 0) for i in range(len(shape))]
+    x = tf.reshape(tf.pad(x, around), [*shape[:axis], count, size, *shape[axis + 1 :]])
+    return tf.transpose(x, [axis, *range(axis), *range(axis + 1, len(shape) + 1)])
