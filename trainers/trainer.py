@@ -216,7 +216,7 @@ class Trainer:
         """Returns the metrics of a metric line, speed included; restarts all sums and counts."""
         figures = figures_of(self.progress.take_sums())
         handed_out = self.train_step.backend.figures(self._run_chunk)
-        scales = scale_figures(self.train_step.loss_scales)
+        scales = scale_figures(self.train_step, figures)
         spoken = {**figures, **self._rates(), **scales, **handed_out, **self._recovery.figures()}
         return {**spoken, **self.meter.take(self.settings.global_batch_size)}
 

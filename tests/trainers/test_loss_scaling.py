@@ -94,6 +94,14 @@ def test_gradients_that_would_underflow_train_with_a_scale(tmp_path):
     assert last < 0.7 * first
 
 
+def test_each_float16_update_of_several_has_its_scale_and_its_overflows_in_lines(tmp_path):
+    trainer = trainer_of(tmp_path, "run", task=toys.Pair, precision={"second": "float16"}, steps=5)
+    figures = train(trainer)[-1][2]
+    found = {name: x for name, x in figures.items() if "scale" in name or "overflow" in name}
+    assert found.keys() == {"second/loss_scale", "second/overflowed_steps"}
+    assert found["second/loss_scale"] == START / 2 ** found["second/overflowed_steps"]
+
+
 def test_steps_apart_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"float16 \(`Trainer.precision`\).*by `Trainer.local_steps`"):
         trainer_of(tmp_path, "run", local_steps=5)

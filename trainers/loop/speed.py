@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.engine import LOSS_SCALE, LossScale
+from core.engine import LOSS_SCALE, TrainStep
 from core.estimate import operations_of
 from core.optimizers import Optimizer, last_rates
-from core.task.loss import GRADIENT_NORM, Sums, means
+from core.task.loss import GRADIENT_NORM, OVERFLOWED, Sums, means
 from trainers.hooks.base import ChunkHook, Run
 
 WAIT = "data"  # the section that waits for data
@@ -102,12 +102,16 @@ def rate_figures(
     return read
 
 
-def scale_figures(loss_scales: Mapping[str, LossScale]) -> dict[str, float]:
-    """Returns the loss scales of float16 updates; with several, names are as `d/loss_scale`."""
-    return {
-        f"{phase}/{LOSS_SCALE}" if len(loss_scales) > 1 else LOSS_SCALE: float(loss_scale.scale)
-        for phase, loss_scale in loss_scales.items()
-    }
+def scale_figures(train_step: TrainStep, figures: Mapping[str, float]) -> dict[str, int]:
+    """Returns the loss scales of float16 updates, and how many steps overflowed by `figures`, as whole numbers."""
+    found = dict[str, int]()
+    for phase, loss_scale in train_step.loss_scales.items():
+        before = f"{phase}/" if len(train_step.specs) > 1 else ""
+        found |= {
+            f"{before}{LOSS_SCALE}": int(loss_scale.scale),
+            f"{before}{OVERFLOWED}": int(figures[f"{before}{OVERFLOWED}"]),
+        }
+    return found
 
 
 class Gauge:

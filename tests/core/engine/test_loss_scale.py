@@ -7,14 +7,15 @@ from chunk_lab import Training
 from engine_lab import Several, train
 
 from core import layers
-from core.distribution import Exchange, one_device
-from core.engine import NOT_FINITE, accumulate_gradients, reduce_over_replicas
+from core.distribution import Exchange, backend_of, one_device
+from core.engine import NOT_FINITE, TrainStep, accumulate_gradients, reduce_over_replicas
 from core.engine.loss_scale import LEAST, MOST, START, LossScale, next_scale
 from core.engine.progress import ALL_WELL
 from core.errors import ConfigurationError
 from core.losses.adversarial import r1
 from core.optimizers import Optimizer, adam, chain, ema, sgd
 from core.optimizers.norms import global_norm
+from core.parallel.parameter_server import ServedStrategy
 from core.random import Rng
 from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update, all_rows
 from core.task.loss import means
@@ -152,6 +153,15 @@ def test_replicas_and_microbatches_agree_on_the_scale(replicas, microbatches):
     training.train()  # compares the replicas' bits
     assert training.overflowed >= 3
     assert training.variables["loss_scale/net/scale"].numpy() == START / 2**training.overflowed
+
+
+def test_a_chunk_that_xla_compiles_takes_the_same_steps():
+    data = steep(_2=8, _3=8, _7=9)
+    expected, found = (float16(Steep, data=data, compile=what) for what in (False, True))
+    assert found.step.whole
+    scales = [training.train()["loss_scale/net/scale"] for training in (expected, found)]
+    assert scales[0] == scales[1] < START
+    assert expected.overflowed == found.overflowed
 
 
 def scaled_step(loss, optimizer, values, rng, exchange, loss_scale):
@@ -299,9 +309,15 @@ def test_a_scale_changes_no_bit_on_a_mesh():
     assert found["loss_scale/g/good_steps"] == 4
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
-
-
 def test_local_steps_are_refused():
     with pytest.raises(ConfigurationError, match=r"phase `net` computes in float16 .* by `Trainer.local_steps` they"):
         Training(toys.Line, 2, local_steps=2, precision="float16")
+
+
+def test_servers_are_refused():
+    strategy = object.__new__(ServedStrategy)
+    strategy.max_staleness = strategy.divide_by_staleness = None
+    step = object.__new__(TrainStep)
+    step.backend = backend_of(strategy)
+    with pytest.raises(ConfigurationError, match=r"phase `net` computes in float16 .* by parameter servers"):
+        step._check_scalable(["net"])
