@@ -1,7 +1,7 @@
 """The dtype in which a phase computes: the casts of its inputs, before a step function is called.
 
-A step function computes in the dtype of its inputs: layers cast float32 variables to it. Integers don't have such a
-dtype, so a layer that turns integers into floats reads `compute_dtype()`.
+A step function computes in the dtype of its inputs and of its `rng`'s draws: layers cast float32 variables to it.
+What makes floats from integers alone, `Embedding` and `Rng.from_seed`, reads `compute_dtype()`.
 
     >>> door = Door(tf.bfloat16, {"image": tf.bfloat16})
     >>> with door.open():
@@ -19,10 +19,9 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.errors import ConfigurationError, did_you_mean, shown
-from core.random import Rng
 
 COMPUTED = ("float32", "bfloat16", "float16")
-USES = ("evaluate", "sample", "serve")  # functions of a task that aren't phases
+EVALUATE, SAMPLE, SERVE = USES = ("evaluate", "sample", "serve")  # functions of a task that aren't phases
 SETTING = "Trainer.precision"
 
 _compute_dtype: contextvars.ContextVar[tf.DType] = contextvars.ContextVar("compute_dtype", default=tf.float32)
@@ -53,17 +52,14 @@ class Door(NamedTuple):
         return {key: tf.cast(x, self.casts[key]) if key in self.casts else x for key, x in batch.items()}
 
     def call(self, fn: Callable[..., Any], batch: Mapping[str, tf.Tensor]) -> Any:
-        """Returns `fn(batch)`, computed in `dtype`."""
+        """Returns `fn(batch)`, computed in `dtype`; narrow results are cast to float32."""
         with self.open():
-            return fn(self.narrowed(batch))
+            made = fn(self.narrowed(batch))
+        return made if self.dtype == tf.float32 else widened(made)
 
     def specs(self, batch: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
         """Returns the specs of `narrowed(batch)`."""
         return {key: tf.TensorSpec(x.shape, self.casts.get(key, x.dtype)) for key, x in batch.items()}
-
-    def rng(self, rng: Rng) -> Rng:
-        """Returns `rng` with draws in `dtype`."""
-        return rng._replace(dtype=self.dtype)
 
 
 AS_GIVEN = Door()  # casts nothing
@@ -111,8 +107,30 @@ class Precision:
                     f"{listed(USES)}.{did_you_mean(str(name), known)}"
                 )
 
+    def check_device(self, names: Sequence[str], device: str) -> None:
+        """Raises a `ConfigurationError` if `device` can't compute the phases `names` in their dtypes."""
+        for name in names:
+            dtype = self.of(name)
+            if "TPU" in device and dtype == tf.float16:
+                why = "TPUs don't compute in: give 'bfloat16'"
+            elif "GPU" in device and dtype in _CAPABILITY and (has := _capability()) < _CAPABILITY[dtype]:
+                wanted = ".".join(map(str, _CAPABILITY[dtype]))
+                why = f"needs a GPU of compute capability {wanted}, but this one has {'.'.join(map(str, has))}: " + (
+                    "give 'float16' or 'float32'" if dtype == tf.bfloat16 else "give 'float32'"
+                )
+            else:
+                continue
+            raise ConfigurationError(f"`{SETTING}` lets phase `{name}` compute in {dtype.name}, which {why}.")
+
 
 FLOAT32 = Precision()
+_CAPABILITY = {tf.float16: (5, 3), tf.bfloat16: (8, 0)}  # of NVIDIA's GPUs
+
+
+def _capability() -> tuple[int, ...]:
+    """Returns the lowest compute capability of the machine's GPUs; other makers' GPUs have none, and may do all."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return min((x["compute_capability"] for x in details if "compute_capability" in x), default=(99, 0))
 
 
 def widened(nest: Any) -> Any:

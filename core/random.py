@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 
+from core.precision import compute_dtype
 from core.tracing import in_xla
 
 _PHILOX = 1
@@ -121,7 +122,8 @@ class Rng(NamedTuple):
     def from_seed(cls, seed: int, *, step: Any = None, progress: Any = None) -> "Rng":
         """Makes an `Rng` from an integer `seed`.
 
-        A unit test can also set the `step` (default 0) and the `progress` that a step function reads.
+        It draws float32, or in a phase the phase's dtype. A unit test can also set the `step` (default 0) and the
+        `progress` that a step function reads.
 
         >>> rng = Rng.from_seed(0, step=30, progress=0.25).fold("noise")
         >>> int(rng.step), float(rng.progress)
@@ -131,7 +133,8 @@ class Rng(NamedTuple):
         if step is not None or progress is not None:
             so_far = None if progress is None else tf.convert_to_tensor(progress, tf.float32)
             moment = Moment(tf.convert_to_tensor(0 if step is None else step, tf.int64), None, so_far)
-        return cls(tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32), moment=moment)
+        words = tf.constant([seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF], tf.int32)
+        return cls(words, moment=moment, dtype=compute_dtype())
 
     @property
     def step(self) -> tf.Tensor:

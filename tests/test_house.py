@@ -15,8 +15,8 @@ from tests.commands import CHECKOUT
 FLOORS = [
     ["core"],
     ["core.errors", "core.graphs", "core.machine", "core.signals", "core.tracing"],
-    ["core.arguments", "core.choice", "core.random", "core.disk", "core.rows"],
-    ["core.module", "core.initializers", "core.checkpoint", "core.precision"],
+    ["core.arguments", "core.choice", "core.precision", "core.random", "core.disk", "core.rows"],
+    ["core.module", "core.initializers", "core.checkpoint"],
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],
     ["core.task"],

@@ -14,7 +14,7 @@ from core.distribution import backend_of, is_strategy, made_strategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
-from core.precision import FLOAT32, Precision
+from core.precision import FLOAT32, Door, Precision
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
@@ -95,6 +95,10 @@ class Experiment:
     def compute_in(self, precision: Precision) -> None:
         """Sets the precision of evaluation, samples and exports, which is that of the training."""
         self.precision = precision
+
+    def door(self, use: str, features: Mapping[str, tf.TensorSpec] = {}) -> Door:
+        """Returns the casts of a use of the task, such as "evaluate", for a batch of `features`."""
+        return self.precision.door(use, features)
 
     def make_task(self) -> Task:
         """Makes a new task, with newly initialised variables."""

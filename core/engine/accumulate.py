@@ -181,7 +181,7 @@ class Sweep:
         with self.door.open(), shared:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*asked.variables.values(), *inputs.values()])
-                made = self.fn(self.door.narrowed(values), self.door.rng(rng))
+                made = self.fn(self.door.narrowed(values), rng._replace(dtype=self.door.dtype))
                 if self.loss is not None:
                     target, added, outputs = self._sums(made)
                     target = target if asked.factor is None else target * asked.factor.read()

@@ -178,7 +178,7 @@ def _trace(
     python, draws, dtypes = list[str](), list[str](), {spec.dtype for spec in batch.values()}
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
-        rng = door.rng(seed._replace(moment=Moment(step, progress=progress)))
+        rng = seed._replace(moment=Moment(step, progress=progress), dtype=door.dtype)
         with door.open(), tf.GradientTape() as tape:
             result = fn(Inputs(b, name, elsewhere, read), rng)
         variables.extend(tape.watched_variables())

@@ -91,6 +91,12 @@ class Planner:
         rows //= replicas
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
         made_in = {key: self.plans[maker.name].door.dtype for key, maker in self.makers.items()}
+        given = self.precision.given
+        if history and isinstance(given, Mapping) and given.get(phase.name, "float32") != "float32":
+            raise ConfigurationError(
+                f"`Trainer.precision` names phase `{phase.name}`, which keeps history (`state`): state is float32, and "
+                "the phase computes in it. Leave the name out."
+            )
         precision = FLOAT32 if history else self.precision  # history is state, which stays in float32
         door = precision.door(phase.name, specs, made_in)
         place = {"replicated": replicated, "replicas": replicas, "microbatches": microbatches, "rows": rows}

@@ -77,6 +77,7 @@ class TrainStep:
             readable=assembly.variables,
             precision=self.precision,
         )
+        self.precision.check_device([phase.name for phase in assembly.phases], self.exchange.device)
         self.plans = [planner.add(phase) for phase in assembly.phases]
         check_averages(self.plans, assembly.variables, apart=self.backend.in_rounds)
         self.asks_progress = [plan.name for plan in self.plans if plan.access.progress]

@@ -12,6 +12,7 @@ from core.layers.linear import Linear, linear
 from core.layers.rotary import rotary
 from core.layers.shapes import check_axes, check_last, merge_leading, nan_unless, sizes
 from core.module import Module
+from core.precision import compute_dtype
 from core.random import Rng
 from core.tracing import computes_by_parts, in_xla
 
@@ -112,10 +113,10 @@ class MultiHeadAttention(Module):
         y = self._attend(q, k, v, mask=mask, documents=documents, dropout_rate=self.dropout_rate, rng=rng)
         return self.out(_join(y))
 
-    def empty_cache(self, batch_size: int | tf.Tensor, room: int, dtype: tf.DType = tf.float32) -> Cache:
-        """Returns an empty cache for `room` positions."""
+    def empty_cache(self, batch_size: int | tf.Tensor, room: int, dtype: tf.DType | None = None) -> Cache:
+        """Returns an empty cache for `room` positions, by default in the dtype of the phase."""
         check_size(room=room)
-        zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype)
+        zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype or compute_dtype())
         return Cache(zeros, zeros, tf.constant(0))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:

@@ -43,7 +43,7 @@ class Frechet(NamedTuple):
         features = _features("features", features)
         if splits < 1:
             raise ValueError(f"`splits` is {splits}; it counts random splits in two: 10 make the mean steady.")
-        rng, half = Rng.from_seed(seed), tf.shape(features)[0] // 2
+        rng, half = Rng.from_seed(seed).wide, tf.shape(features)[0] // 2
         distances = []
         for split in range(splits):
             order = tf.argsort(rng.fold(split).uniform(tf.shape(features)[:1]))

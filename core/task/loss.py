@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.metrics import State
+from core.precision import EVALUATE as EVALUATE  # in place of a phase's name
 from core.precision import widened
 from core.task.statistics import Statistics
 
@@ -15,7 +16,6 @@ Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or 
 
 GRADIENT_NORM = "gradient_norm"
 OVERFLOWED = "overflowed_steps"
-EVALUATE = "evaluate"  # in place of a phase's name
 
 # Names that a line of metrics uses for something else.
 RESERVED = frozenset(

@@ -9,7 +9,6 @@ import tensorflow as tf
 from core.data import topics
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError
-from core.precision import FLOAT32
 from core.random import Rng
 from core.task import Served
 from tests.commands import refused, run
@@ -51,7 +50,7 @@ class Uses(Line):
 
 
 def sample(task, say):
-    make_sampler(task, SimpleNamespace(seed=0, precision=FLOAT32), 3, say=say)
+    make_sampler(task, 0, 3, say=say)
 
 
 def write(task, say):

@@ -70,7 +70,7 @@ class Evaluator:
     def _make_sums(self, experiment: Experiment, element: Any) -> ChunkSums:
         """Traces the evaluation; raises an error if its metrics would depend on the batch size."""
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
-        door = experiment.precision.door(EVALUATE, any_rows)
+        door = experiment.door(EVALUATE, any_rows)
         replicas, evaluate = self.exchange.replicas, self.task.evaluate
         held = paths_by_id({**experiment.variables, **named_variables(self.task)})
         spec = describe_loss(

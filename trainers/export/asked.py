@@ -38,3 +38,12 @@ def asked(formats: str, weights: str) -> Asked:
             "'.[export]'`, or export with `--format=saved_model`."
         )
     return Asked(tuple(dict.fromkeys(names)), weights)
+
+
+def check_computed(wanted: Asked, dtype: str) -> None:
+    """Raises an error if a format can't hold functions that compute in `dtype`."""
+    if "tflite" in wanted.formats and dtype != "float32":
+        raise ConfigurationError(
+            f"`Trainer.precision` lets served functions compute in {dtype}, which TensorFlow Lite doesn't support: "
+            'export with `--format=saved_model`, or with `--gin_param=\'Trainer.precision = {"serve": "float32"}\'`.'
+        )

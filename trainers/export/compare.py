@@ -23,8 +23,19 @@ from trainers.export.program import Program
 BATCHES = (1, 3, 32)  # batch sizes of the compared calls
 MOST_BYTES = 1 << 30  # inputs and outputs of one function
 MOST_EXAMPLES = 1000
-LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 1e-1}  # relative to an output's largest value
-LEAST_SAME = {"float32": 1.0, "bfloat16": 0.99, "int8": 0.99}  # share of rows with the same argmax, integer or string
+LARGEST_DIFFERENCE = {
+    "float32": 1e-5,
+    "float16": 2e-3,
+    "bfloat16": 1e-2,
+    "int8": 1e-1,
+}  # relative to an output's largest value
+LEAST_SAME = {
+    "float32": 1.0,
+    "float16": 0.99,
+    "bfloat16": 0.99,
+    "int8": 0.99,
+}  # share of rows with the same argmax, integer or string
+LIMITS: tuple[Any, Any] = ((min, LEAST_SAME), (max, LARGEST_DIFFERENCE))
 SECONDS = 1800.0  # enough for a large model on a slow machine
 
 Array = npt.NDArray[Any]
@@ -131,9 +142,11 @@ def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> F
     return found
 
 
-def check_same(found: Found, served: Mapping[str, Served], *, kind: str, weights: str) -> None:
-    """Raises an error if a difference in `found` exceeds the limit for the weight type `weights`."""
-    least, most = LEAST_SAME[weights], LARGEST_DIFFERENCE[weights]
+def check_same(
+    found: Found, served: Mapping[str, Served], *, kind: str, weights: str, computed: str = "float32"
+) -> None:
+    """Raises an error if a difference in `found` exceeds the limit for `weights`, or for what is `computed` in."""
+    least, most = (worst(limits[weights], limits[computed]) for worst, limits in LIMITS)
     for function, outputs in found.items():
         for name, (largest, same) in outputs.items():
             if same is not None and (weights == "int8" or name not in served[function].scores):

@@ -18,6 +18,7 @@ from core.checkpoint.versions import versions
 from core.data import Source
 from core.disk import FULL, disk_full, remove_unfinished_folders, space_for, unfinished
 from core.errors import ConfigurationError, NoRoomError
+from core.precision import SERVE
 from trainers.export.asked import Asked
 from trainers.export.compare import check_same, computed_alone, differences, examples_of
 from trainers.export.program import Program
@@ -35,14 +36,15 @@ def write_export(target: Path, program: Program, source: Source, asked: Asked, o
     with space_for(target, then=THEN):
         try:
             _make(temporary, target)
-            examples = examples_of(program, source, weights=asked.weights)
+            computed = program.precision.of(SERVE).name
+            examples = examples_of(program, source, weights=computed if asked.weights == "float32" else asked.weights)
             formats = {}
             for kind in asked.formats:
                 path = write(kind, program, temporary, weights=asked.weights)
                 made = computed_alone(kind, path, examples.given, scratch := temporary / "compared")
                 shutil.rmtree(scratch)
                 found = differences(examples.expected, made, program.served)
-                check_same(found, program.served, kind=kind, weights=asked.weights)
+                check_same(found, program.served, kind=kind, weights=asked.weights, computed=computed)
                 compared = {f: {name: x._asdict() for name, x in outputs.items()} for f, outputs in found.items()}
                 formats[kind] = {"path": path.name, "bytes": bytes_of(path), "differences": compared}
             content = {

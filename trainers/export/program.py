@@ -10,6 +10,7 @@ from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
 from core.layers.rows import some_rows
 from core.module import named_variables, with_values
+from core.precision import FLOAT32, SERVE, Precision
 from core.task import Batch, Served, Task
 from core.task.serve import checked_serve
 
@@ -57,8 +58,8 @@ Functions = Mapping[str, Any]  # {name: concrete function over dicts of tensors}
 class Program:
     """The functions that `task` serves, for a source whose examples have the specs `spec`."""
 
-    def __init__(self, task: Task, spec: Mapping[str, tf.TensorSpec]):
-        self.task = task
+    def __init__(self, task: Task, spec: Mapping[str, tf.TensorSpec], precision: Precision = FLOAT32):
+        self.task, self.precision = task, precision
         self.features = {name: tf.TensorSpec([None, *x.shape], x.dtype) for name, x in spec.items()}
         self.served = self._served_by(task)
         self.functions: Functions = {
@@ -84,12 +85,17 @@ class Program:
 
     def _inspected(self, name: str, served: Served, batch: Batch) -> Batch:
         who = f"`{name}`, which `{type(self.task).__name__}` serves,"
-        return inspected(self.task, who, lambda: served(batch), say=print, exported=True)
+        return inspected(self.task, who, lambda: self._narrowly(served, batch), say=print, exported=True)
 
     def _computed(self, weights: Mapping[str, Weights], name: str, batch: Batch) -> Batch:
         copy = with_values(self.task, {path: x.read() for path, x in weights.items()})
         with some_rows():
-            return self._served_by(copy)[name](batch)
+            return self._narrowly(self._served_by(copy)[name], batch)
+
+    def _narrowly(self, served: Served, batch: Batch) -> Batch:
+        """Computes in the task's precision; inputs and outputs keep the types of the signature."""
+        made: Batch = self.precision.door(SERVE, served.inputs).call(served, batch)
+        return made
 
     def _served_by(self, task: Task) -> dict[str, Served]:
         return checked_serve(type(self.task).__name__, task.serve(self.features), self.features)

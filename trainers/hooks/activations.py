@@ -22,7 +22,8 @@ from core.data import Source
 from core.errors import ConfigurationError, shown
 from core.module import named_modules
 from core.optimizers.paths import matching
-from core.task import Batch, Task
+from core.precision import EVALUATE
+from core.task import Batch
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
 
@@ -65,7 +66,7 @@ class Activations(Hook):
         source = run.experiment.shown_source
         with explained(source):
             batch = source.gather(tf.range(min(self.count, len(source)), dtype=tf.int64))
-        self._look = self._look or self._looking(run.averaged.task, source)
+        self._look = self._look or self._looking(run, source)
         figures = {name: float(x) for name, x in self._look(batch).items()}
         run.telemetry.write(run.step, "activations", figures, shown=False)
         dead = [name for name, x in figures.items() if name.endswith("/dead") and x >= DEAD]
@@ -86,8 +87,9 @@ class Activations(Hook):
     def load(self, state: Mapping[str, Any]) -> None:
         self._dead = list(state["dead"])
 
-    def _looking(self, task: Task, source: Source) -> Any:
+    def _looking(self, run: Run, source: Source) -> Any:
         """Returns a `tf.function` that calls the task's `evaluate(batch)` and returns the metrics by name."""
+        task, door = run.averaged.task, run.experiment.door(EVALUATE, source.spec)
 
         @tf.function(autograph=False)
         def look(batch: Batch) -> dict[str, tf.Tensor]:
@@ -99,7 +101,7 @@ class Activations(Hook):
                     found.update({key: value for key, value in _statistics(name, x).items() if key not in found})
 
             with overheard(task, self.paths, hear):
-                task.evaluate(batch)
+                door.call(task.evaluate, batch)
             return found
 
         return look

@@ -19,6 +19,7 @@ from core.cluster import is_chief
 from core.data import Source, Stream, check_feature
 from core.errors import ConfigurationError
 from core.optimizers import adam
+from core.precision import EVALUATE
 from core.task import Batch, Task
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run
@@ -58,7 +59,7 @@ class LinearProbe(Hook):
         if not is_chief():
             return
         train, held_out = (_checked(source) for source in (run.experiment.train_source, run.experiment.eval_source))
-        learnt = _features_of(run.averaged.task)
+        door = run.experiment.door(EVALUATE, train.spec)
         target, truth = (_gathered(source, lambda batch: batch["label"]) for source in (train, held_out))
         draws = [_draw(target, self.labels, run.experiment.seed + i) for i in range(DRAWS)]
 
@@ -70,10 +71,13 @@ class LinearProbe(Hook):
         def made(fn: Callable[[Batch], tf.Tensor]) -> tuple[Array, Array]:
             return _gathered(train, fn), _gathered(held_out, fn)
 
+        def features_of(task: Task) -> tuple[Array, Array]:
+            return made(lambda batch: door.call(_features_of(task), batch))
+
         if not self._baselines:
             pixels = made(lambda batch: tf.reshape(batch["image"], [tf.shape(batch["image"])[0], -1]))
-            self._baselines = {"few_pixels": few(pixels), "few_untrained": few(made(_features_of(self._untrained)))}
-        own = made(learnt)
+            self._baselines = {"few_pixels": few(pixels), "few_untrained": few(features_of(self._untrained))}
+        own = features_of(run.averaged.task)
         figures = {"accuracy": probe_accuracy(own[0], target, own[1], truth), "few": few(own), **self._baselines}
         run.report("probe", {**figures, "few_gain": figures["few"] - max(self._baselines.values())})
 

@@ -16,6 +16,7 @@ from core.arguments import is_size
 from core.cluster import is_chief
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
+from core.precision import SAMPLE
 from core.task import Batch
 from trainers.errors.tensorflow import explained
 from trainers.hooks.base import Hook, Run, keep_sample
@@ -61,13 +62,14 @@ class Reconstructions(Hook):
                 '`{"image": ..., "reconstructed": ...}`. Remove the hook `Reconstructions`, or train a `Vae`.'
             )
         source = run.experiment.shown_source
+        door = run.experiment.door(SAMPLE, source.spec)
         indices = tf.range(min(self.count, len(source)), dtype=tf.int64)
 
         @tf.function(autograph=False)
         def reconstruct() -> Batch:
             batch = source.gather(indices)
             say = run.telemetry.note
-            made: Batch = inspected(task, "`reconstruct`", lambda: task.reconstruct(batch), say=say)
+            made: Batch = inspected(task, "`reconstruct`", lambda: door.call(task.reconstruct, batch), say=say)
             return made
 
         with explained(source):

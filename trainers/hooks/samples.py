@@ -20,10 +20,9 @@ from core.arguments import is_size
 from core.cluster import is_chief
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
-from core.precision import widened
+from core.precision import AS_GIVEN, SAMPLE, Door
 from core.random import Rng
 from core.task import Task
-from trainers.experiment import Experiment
 from trainers.hooks.base import Hook, Run, keep_sample
 
 Sampler = Any  # a traced function without arguments; its type isn't public
@@ -117,26 +116,30 @@ class Quality(Hook):
 
 
 def _sampler_of(run: Run, count: int) -> Sampler:
-    return make_sampler(run.averaged.task, run.experiment, count, say=run.telemetry.note)
+    return make_sampler(
+        run.averaged.task, run.experiment.seed, count, door=run.experiment.door(SAMPLE), say=run.telemetry.note
+    )
 
 
-def make_sampler(task: Task, experiment: Experiment, count: int, *, say: Callable[[str], object] = print) -> Sampler:
-    """Returns a function that draws `count` samples, with the same random numbers each time; they are float32.
+def make_sampler(
+    task: Task, seed: int, count: int, *, door: Door = AS_GIVEN, say: Callable[[str], object] = print
+) -> Sampler:
+    """Returns a function that draws `count` samples, with the same random numbers each time.
 
     Traces `task.sample` without running it. Raises an error if it returns no images or has side effects. Suspicious
     code is reported with `say`.
     """
-    name, door = f"`{type(task).__name__}.sample`", experiment.precision.door("sample", {})
+    name = f"`{type(task).__name__}.sample`"
 
     @tf.function(autograph=False)
     def sample() -> Mapping[str, tf.Tensor]:
-        rng = door.rng(Rng.from_seed(experiment.seed).fold("samples")._replace(num_rows=count))
-        with door.open():
-            made: Any = inspected(task, "`sample`", lambda: task.sample(rng, count), say=say, rng=rng)
+        rng = Rng.from_seed(seed).fold("samples")._replace(num_rows=count, dtype=door.dtype)
+        sampled = lambda: door.call(lambda _: task.sample(rng, count), {})  # noqa: E731
+        made: Any = inspected(task, "`sample`", sampled, say=say, rng=rng)
         if not isinstance(made, Mapping) or "image" not in made:
             found = f"{shown(sorted(made))}, without `image`" if isinstance(made, Mapping) else shown(made)
             raise ConfigurationError(f"{name} returned {found}; {_IMAGES}")
-        return dict(widened(made))
+        return dict(made)
 
     traced = sample.get_concrete_function()
     image = traced.structured_outputs["image"]

@@ -7,6 +7,7 @@ In a gin file:
     Texts.prompts = ["The value of"]
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from core.cluster import is_chief
 from core.data import Examples
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, NotFiniteError, shown
+from core.precision import AS_GIVEN, SAMPLE, Door
 from core.random import Rng
 from core.task import Task
 from trainers.hooks.base import Hook, Run, keep_sample
@@ -59,8 +61,9 @@ class Texts(Hook):
             run.telemetry.note("\n".join(f"  │ {line}" for line in shown_lines))
 
     def _writer(self, run: Run) -> Writer:
-        task, source, seed = run.averaged.task, run.experiment.train_source, run.experiment.seed
-        return make_writer(task, source, self.prompts, seed, say=run.telemetry.note)
+        task, experiment = run.averaged.task, run.experiment
+        source, door = experiment.train_source, experiment.door(SAMPLE)
+        return make_writer(task, source, self.prompts, experiment.seed, door=door, say=run.telemetry.note)
 
 
 def check_writes(task: Task) -> None:
@@ -73,7 +76,13 @@ def check_writes(task: Task) -> None:
 
 
 def make_writer(
-    task: Any, source: Examples, prompts: Sequence[str], seed: int, *, say: Callable[[str], object] = print
+    task: Any,
+    source: Examples,
+    prompts: Sequence[str],
+    seed: int,
+    *,
+    door: Door = AS_GIVEN,
+    say: Callable[[str], object] = print,
 ) -> Writer:
     """Returns a function that continues each prompt, with the same random numbers each time.
 
@@ -89,18 +98,14 @@ def make_writer(
     end, vocabulary = tokenizer.end, tokenizer.vocabulary
     encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
     rows, longest = min(len(encoded), TOGETHER), max(map(len, encoded))
-    rng = Rng.from_seed(seed).fold("texts")
+    rng = Rng.from_seed(seed).fold("texts")._replace(dtype=door.dtype)
 
     @tf.function(autograph=False)
     def write(first: tf.Tensor, prompts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         rows_of = rng._replace(first_row=first)
-        made: tf.Tensor = inspected(
-            task,
-            "`write`",
-            lambda: task.write(rows_of, prompts, lengths, end=end, vocabulary=vocabulary),
-            say=say,
-            rng=rng,
-        )
+        written = functools.partial(task.write, rows_of, prompts, lengths, end=end, vocabulary=vocabulary)
+        with door.open():
+            made: tf.Tensor = inspected(task, "`write`", written, say=say, rng=rng)
         return made
 
     traced = write.get_concrete_function(

@@ -17,6 +17,7 @@ from core.cluster import is_chief
 from core.data import Source, check_feature
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
+from core.precision import SAMPLE
 from core.task import Batch
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
@@ -74,12 +75,14 @@ class Translations(Hook):
     def _translator(self, run: Run) -> Callable[[tf.Tensor], Batch]:
         """Returns a traced function that translates the examples with given indices; it isn't called here."""
         source, task = self._source(run), checked_translation(run.averaged.task)
+        door = run.experiment.door(SAMPLE, source.spec)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
         def translate(indices: tf.Tensor) -> Batch:
             batch = source.gather(indices)
             a, _ = task.held_out(batch)
-            translated = inspected(task, "`translate`", lambda: task.translate(a), say=run.telemetry.note)
+            made = lambda: door.call(lambda batch: task.translate(batch["a"]), {"a": a})  # noqa: E731
+            translated = inspected(task, "`translate`", made, say=run.telemetry.note)
             labels = {"label": batch["label"]} if self.judge else {}
             return {"a": a, "translated": translated, **labels}
 

@@ -13,10 +13,11 @@ from core.checkpoint.manifest import MANIFEST
 from core.cluster.topology import cluster_from_environment
 from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
+from core.precision import SERVE
 from core.task import Task
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.experiment import Experiment, given_precision
-from trainers.export.asked import asked
+from trainers.export.asked import asked, check_computed
 from trainers.export.folder import write_export
 from trainers.export.program import Program
 from trainers.options.sizes import size
@@ -44,6 +45,7 @@ def run(session: Session) -> int:
         gin.bind_parameter(f"Experiment.{parameter}", value)
     experiment = Experiment()
     experiment.compute_in(given_precision())
+    check_computed(wanted, experiment.precision.of(SERVE).name)
     session.configuration.check_consumed()
     manifest = session.required_checkpoint()
     if changes := session.changes_of_experiment(manifest):
@@ -64,7 +66,7 @@ def run(session: Session) -> int:
         "checkpoint_sha256": file_sha256(manifest.path / MANIFEST),
         "config_hash": manifest.config_hash,
     }
-    write_export(target, Program(task, source.spec), source, wanted, origin)
+    write_export(target, Program(task, source.spec, experiment.precision), source, wanted, origin)
     formats = json.loads((target / "export.json").read_text("utf-8"))["formats"]
     sizes = ", ".join(f"{kind} of {size(entry['bytes'])}" for kind, entry in formats.items())
     print(

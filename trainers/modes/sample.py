@@ -10,6 +10,7 @@ from core.data import check_feature, image_folder
 from core.disk import write_whole
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, NotFiniteError
+from core.precision import SAMPLE
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler
@@ -42,9 +43,9 @@ def run(session: Session) -> int:
         return _write(trainer, [prompt for prompt in session.flags.prompt for _ in range(each)], folder)
     if session.flags.images:
         return _translate(trainer, Path(session.flags.images), folder / "translated")
-    count = session.flags.samples
+    count, door = session.flags.samples, trainer.experiment.door(SAMPLE)
     task = trainer.averaged.task
-    image = make_sampler(task, trainer.experiment, count)()["image"]
+    image = make_sampler(task, trainer.experiment.seed, count, door=door)()["image"]
     bad = int(tf.reduce_sum(tf.cast(tf.reduce_any(~tf.math.is_finite(image), axis=[1, 2, 3]), tf.int32)))
     if bad:
         raise NotFiniteError(
@@ -62,7 +63,10 @@ def run(session: Session) -> int:
 
 
 def _write(trainer: Trainer, prompts: Sequence[str], folder: Path) -> int:
-    write = make_writer(trainer.averaged.task, trainer.experiment.train_source, prompts, trainer.experiment.seed)
+    experiment = trainer.experiment
+    write = make_writer(
+        trainer.averaged.task, experiment.train_source, prompts, experiment.seed, door=experiment.door(SAMPLE)
+    )
     texts = write()
     folder.mkdir(exist_ok=True)
     width = len(str(len(texts) - 1))
@@ -78,11 +82,13 @@ def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     # Held-out images have the size of the networks' inputs; training images may be larger, for cropping.
     known = trainer.experiment.shown_source
     check_feature(known, "a")
+    door = trainer.experiment.door(SAMPLE, known.spec)
     source = image_folder(str(images), size=known.spec["a"].shape[0])
 
     @tf.function(autograph=False)
     def translate(image: tf.Tensor) -> tf.Tensor:
-        return inspected(task, "`translate`", lambda: task.translate(image), say=print)
+        translated = lambda: door.call(lambda batch: task.translate(batch["a"]), {"a": image})  # noqa: E731
+        return inspected(task, "`translate`", translated, say=print)
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [Path(path) for path in source.files["image"]]

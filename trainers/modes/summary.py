@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 
+import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
 from core.distribution.shapes_only import shapes_only
 from core.engine import Assembly
+from core.engine.plan import Plan
 from core.task.trained import Standing, standings
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -29,7 +31,7 @@ def run(session: Session) -> int:
         table.add_row(row.path, shape, row.variable.dtype.name, f"{_count([row]):,}", _standing(row), where)
     console = Console()
     console.print(table)
-    phases = ", ".join(f"{type(phase).__name__} {phase.name}" for phase in assembly.phases)
+    phases = ", ".join(f"{type(plan.phase).__name__} {plan.name}{_said(plan)}" for plan in trainer.train_step.plans)
     trained, frozen = [row for row in rows if row.phases], [row for row in rows if _standing(row) == FROZEN]
     others = len(rows) - len(trained) - len(frozen)
     console.print(
@@ -45,6 +47,11 @@ def run(session: Session) -> int:
     if trainer.train_step.exchange.replicas > 1:
         console.print(_collectives(trainer))
     return 0
+
+
+def _said(plan: Plan) -> str:
+    """Says what the phase computes in, if that isn't float32."""
+    return "" if plan.door.dtype == tf.float32 else f" in {plan.door.dtype.name}"
 
 
 def _where(row: Standing, assembly: Assembly) -> str:

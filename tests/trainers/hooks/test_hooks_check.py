@@ -1,13 +1,11 @@
 """Hooks check before the first step that they fit the task; their errors name parameter and value."""
 
 import math
-from types import SimpleNamespace as Namespace
 
 import pytest
 import tensorflow as tf
 
 from core.errors import ConfigurationError
-from core.precision import FLOAT32
 from tests.toys import point_source
 from tests.trainers.hooks.hooks_lab import Maker
 from tests.trainers.trainer_lab import HELD_OUT, make
@@ -94,7 +92,7 @@ def test_judge_that_wants_labels_is_refused_where_samples_have_none(tmp_path):
 )
 def test_samples_that_are_no_images_are_refused(made, message):
     with pytest.raises(ConfigurationError, match=message) as error:
-        make_sampler(Maker(rng=None, made=made), Namespace(seed=0, precision=FLOAT32), 3)
+        make_sampler(Maker(rng=None, made=made), 0, 3)
     assert len(str(error.value)) < 700
 
 

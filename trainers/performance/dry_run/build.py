@@ -23,6 +23,7 @@ from core.estimate import (
     noting_places,
 )
 from core.module import named_modules, named_variables
+from core.precision import EVALUATE, Precision
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.trained import standings
@@ -122,7 +123,8 @@ class DryBuild:
             take = rounds or self.settings.policies.skipping(step, assembly)
             chunk = make_chunk(step, spec, progress, take).get_concrete_function()
         figures = self.paper.figures(assembly, step, chunk)
-        found = [self.paper.of_evaluation(assembly.task, self._batch_to_evaluate(source)) for source in self.evaluated]
+        precision, batches = Precision(self.settings.precision), map(self._batch_to_evaluate, self.evaluated)
+        found = [self.paper.of_evaluation(assembly.task, x, precision.door(EVALUATE, x)) for x in batches]
         return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
 
     def _chunk_spec(self, *, as_kept: bool = False) -> Spec:

@@ -12,6 +12,7 @@ from core.estimate import Figures, laid_out, lay_out_variables, of_evaluation, o
 from core.parallel.mesh import MeshPlan
 from core.parallel.mesh.checks import check_on_mesh
 from core.parallel.mesh.outputs import lay_out_outputs
+from core.precision import Door
 from core.task import Placement, Task
 
 
@@ -64,9 +65,9 @@ class Paper:
         """Measures a traced chunk of steps."""
         return on_replicas(assembly, step, chunk)
 
-    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
+    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec], door: Door) -> Counter[str]:
         """Measures the evaluation of a batch."""
-        return of_evaluation(task, batch)
+        return of_evaluation(task, batch, door)
 
 
 class MeshPaper(Paper):
@@ -117,7 +118,7 @@ class MeshPaper(Paper):
         """Measures a chunk as partitioned for the mesh."""
         return on_mesh(assembly, chunk, self.plan)
 
-    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec]) -> Counter[str]:
+    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec], door: Door) -> Counter[str]:
         """Returns nothing: evaluations on a mesh aren't estimated."""
         return Counter()
 
