@@ -15,7 +15,7 @@ from tests.commands import CHECKOUT
 FLOORS = [
     ["core"],
     ["core.errors", "core.graphs", "core.machine", "core.signals", "core.tracing"],
-    ["core.arguments", "core.choice", "core.precision", "core.random", "core.disk", "core.rows"],
+    ["core.arguments", "core.casts", "core.choice", "core.precision", "core.random", "core.disk", "core.rows"],
     ["core.module", "core.initializers", "core.checkpoint"],
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],

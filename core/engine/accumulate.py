@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.casts import Cast, casting_once, made_casts
 from core.distribution.exchange import Exchange
 from core.distribution.shared_rows import mixing
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
@@ -99,6 +100,7 @@ class Sweep:
     sparse: bool = False  # whether gradients that touch few rows stay slices
     compiled: bool = False  # whether XLA compiles each microbatch separately, but not the loop over them
     door: Door = AS_GIVEN  # the casts of a microbatch
+    casts: Sequence[Cast] = ()  # of weights, made once
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows the layer of each sum
 
     @property
@@ -107,6 +109,10 @@ class Sweep:
 
     def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Processes the microbatches in a loop on one replica; `rng` is at the first row of the first microbatch."""
+        with casting_once(self.casts, made_casts(self.casts)):
+            return self._all(values, rng, asked)
+
+    def _all(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         if self.microbatches == 1:
             added, rows = self._one(values, 0, rng, asked)
             return added, tf.nest.map_structure(lambda x: tf.expand_dims(x, 0), rows)
@@ -143,8 +149,9 @@ class Sweep:
             empty = {key: tf.zeros([self.microbatches, *spec.shape], spec.dtype) for key, spec in specs}
             return self._initial_sums(asked), Rows(empty, {})
 
-        def one(m: tf.Tensor, values: Batch, index: Any, so_far: Any) -> Any:
-            added, rows = self._one(values, m, rng_at(index), asked)
+        def one(m: tf.Tensor, values: Batch, index: Any, made: list[tf.Tensor], so_far: Any) -> Any:
+            with casting_once(self.casts, made):
+                added, rows = self._one(values, m, rng_at(index), asked)
             return (
                 tf.nest.map_structure(tf.add, so_far[0], added),
                 tf.nest.map_structure(
@@ -152,7 +159,8 @@ class Sweep:
                 ),
             )
 
-        return self._loop(lambda m, so_far: run(one, m, values, index, so_far), run(start))
+        casts = run(lambda: made_casts(self.casts))
+        return self._loop(lambda m, so_far: run(one, m, values, index, casts, so_far), run(start))
 
     def _loop(self, add: Callable[[tf.Tensor, Any], Any], start: Any) -> Any:
         def body(m: tf.Tensor, so_far: Any) -> Any:
@@ -284,7 +292,8 @@ def accumulate_gradients(
             f"`{name}` mixes the rows of {replicas} replicas in {microbatches} microbatches, but no collective can "
             "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
         )
-    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, door=door)
+    casts = spec.access.casts
+    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, door=door, casts=casts)
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
     added, made = sweep(values, rng, Asked(name, variables, factor=factor))
     known = factor and factor.read()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from core.casts import Cast, noticing_casts
 from core.engine.dataflow import Ancestry, ancestries
 from core.engine.draws import draws_twice, folds_for_nothing
 from core.engine.hints import Python, detours, fixed_draws, owner, squashed_twice
@@ -48,6 +49,7 @@ class Access(NamedTuple):
     loops: bool = False  # whether it convolves in its own loop
     python: tuple[str, ...] = ()  # warnings about its calls of Python
     draws: tuple[str, ...] = ()  # warnings about its random numbers
+    casts: tuple[Cast, ...] = ()  # of variables, by layers
     without_rng: tuple[Any, ...] = ()  # dropout layers that never got an `rng`
 
 
@@ -186,8 +188,15 @@ def _trace(
 
     alone = seen.noted() if mixes_rows else no_synchronisation(name)
     without_rng = no_rng_in_evaluation() if name == EVALUATE else contextlib.nullcontext()
-    who = subject(name)
-    with no_new_variables(who), alone, noticing_averages() as averages, without_rng, noticing_calls() as calls:
+    who, casts = subject(name), noticing_casts()
+    with (
+        no_new_variables(who),
+        alone,
+        noticing_averages() as averages,
+        without_rng,
+        noticing_calls() as calls,
+        casts as cast,
+    ):
         if _untraced.get():
             shapes = {key: [1 if size is None else size for size in spec.shape] for key, spec in batch.items()}
             values = {key: tf.zeros(shapes[key], spec.dtype) for key, spec in batch.items()}
@@ -228,6 +237,7 @@ def _trace(
         loops=loops,
         python=tuple(python),
         draws=tuple(draws),
+        casts=tuple({(id(w), dtype): (w, dtype) for w, dtype in cast}.values()),
         without_rng=tuple(layer for layer, handed in calls.items() if not any(handed)),
     )
     return result, access

@@ -239,6 +239,7 @@ class PhaseRunner:
             sparse=plan.loss is not None and not plan.together,
             compiled=compiled,
             door=plan.door,
+            casts=plan.access.casts,
         )
 
     # --- placement ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from core import initializers
 from core.arguments import check_size
+from core.casts import cast_to
 from core.initializers import Initializer
 from core.layers.shapes import add_wide, check_axes, check_last, check_rank, merge_leading, nan_unless
 from core.module import Module
@@ -40,7 +41,7 @@ class Embedding(Module):
         """Returns the matrix product of `x` with the table: [..., size] to [..., num_embeddings]."""
         check_last(self, x, self.size, "size")
         rows, leading = merge_leading(x, 1)
-        y = tf.matmul(rows, tf.cast(self.w, x.dtype), transpose_b=True)
+        y = tf.matmul(rows, cast_to(self.w, x.dtype), transpose_b=True)
         return tf.reshape(y, [*leading, self.w.shape[0]])
 
 

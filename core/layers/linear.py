@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from core import initializers
 from core.arguments import check_size
+from core.casts import cast_to
 from core.initializers import Initializer
 from core.layers.shapes import add_bias, check_last, merge_leading
 from core.module import Module
@@ -89,5 +90,5 @@ def linear(x: tf.Tensor, w: tf.Tensor, b: tf.Tensor | None = None) -> tf.Tensor:
     """Returns `x @ w + b` over the last axis, in the dtype of `x`."""
     # One matmul over all rows: a batched one with a broadcast matrix is slower, and its gradient much slower.
     rows, leading = merge_leading(x, 1)
-    y = add_bias(tf.matmul(rows, tf.cast(w, x.dtype)), b)
+    y = add_bias(tf.matmul(rows, cast_to(w, x.dtype)), b)
     return y if len(leading) == 1 else tf.reshape(y, [*leading, w.shape[-1]])

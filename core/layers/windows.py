@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.casts import cast_to
 from core.layers.shapes import sizes, widen
 
 Ints = int | Sequence[int]
@@ -97,9 +98,9 @@ def slide(
 
 def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
     """Returns the bilinear `op(x, w)` in the dtype of `x`; gradients of half precision are summed in float32."""
-    w = tf.convert_to_tensor(w)
     if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
-        return op(x, tf.cast(w, x.dtype))
+        return op(x, cast_to(w, x.dtype))
+    w = tf.convert_to_tensor(w)
 
     # TensorFlow's CPU kernels sum a gradient in the dtype of the input. In bfloat16, a kernel's gradient over a few
     # thousand pixels is then a fifth off, and takes ten times as long as in float32. Other devices sum in float32.

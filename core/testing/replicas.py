@@ -104,8 +104,8 @@ class Run:
         self.variables = {path.removeprefix("task/"): v for path, v in variables.items()}
         backend = self.step.backend
         function = tf.function(lambda values, index: self.step(values, backend.taken(index, tf.int64)), autograph=False)
-        traced = function.get_concrete_function(self._values, backend.handed(tf.constant(0, tf.int64)))
-        self._program = backend.program(traced, self.step.exchange.ledger)
+        self.traced = function.get_concrete_function(self._values, backend.handed(tf.constant(0, tf.int64)))
+        self._program = backend.program(self.traced, self.step.exchange.ledger)
 
     @property
     def collectives(self) -> Sequence[Collective]:

@@ -1,16 +1,20 @@
 """Phases compute in the dtype of `TrainStep(precision=...)`, and sum in float32."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from core.errors import ConfigurationError
-from core.layers import Embedding, Linear
+from core.graphs import bodies, everything
+from core.layers import LSTM, Embedding, Linear, unroll
 from core.optimizers import sgd
 from core.random import Rng
 from core.task import Compute, Loss, Task, Update
 from core.testing import Run, assemble, on_virtual_cpus
-from tests.core.engine.engine_lab import REAL, Gan, train
+from tests.core.engine.engine_lab import DATA, REAL, Gan, train
+from tests.toys import Line
 
 SEEN = {}  # dtypes by phase
 
@@ -113,3 +117,51 @@ def test_normal_draws_are_those_of_float32_rounded(dtype):
         assert narrow.dtype == dtype
         assert bool(tf.reduce_all(narrow == tf.cast(wide, dtype)))
     assert other.wide.normal([2]).dtype == tf.float32
+
+
+class Penalised(Line):
+    """Its loss holds a gradient, which its own gradient differentiates again."""
+
+    def loss(self, batch, rng):
+        x = batch["x"]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            made = tf.square(self.net(x))
+        return Loss(made[:, 0] + tf.reduce_sum(tf.square(tape.gradient(made, x)), 1))
+
+
+class Recurrent(Line):
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.core = LSTM(3, 3, rng=rng.fold("core"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=[self.net, self.core], optimizer=sgd(0.1))]
+
+    def error(self, batch):
+        made, _ = unroll(self.core, tf.stack([batch["x"]] * 4, 1))
+        return self.net(made[:, -1])[:, 0] - batch["y"]
+
+
+def casts_of_weights(run, *, in_loops):
+    """Returns the number of casts of matrices to bfloat16, in the loops of a step or outside of all."""
+    graph = run.traced.graph
+    operations = [*everything(graph.get_operations())]
+    if in_loops:
+        operations = [inner for op in operations if "While" in op.type for inner in bodies(op)]
+    reads = [op for op in operations if op.type == "Cast" and op.outputs[0].dtype == tf.bfloat16]
+    return sum(op.inputs[0].op.type == "ReadVariableOp" for op in reads)
+
+
+@pytest.mark.parametrize("task", [Line, Penalised, Recurrent])
+def test_weights_are_cast_once_and_have_the_gradients_of_a_cast(task, monkeypatch):
+    settings = {"microbatches": 4, "precision": "bfloat16"}
+    run = Run(assemble(task, on_virtual_cpus(1), seed=1), DATA, **settings)
+    assert casts_of_weights(run, in_loops=True) == 0
+    assert casts_of_weights(run, in_loops=False) >= len(run.step.plans[0].access.casts) >= 1
+    monkeypatch.setattr("core.engine.inspect_phase.noticing_casts", lambda: nullcontext([]))
+    other = Run(assemble(task, on_virtual_cpus(1), seed=1), DATA, **settings)
+    assert casts_of_weights(other, in_loops=True) >= 1
+    found, expected = run.train(3).variables, other.train(3).variables
+    for path, values in expected.items():
+        assert np.array_equal(found[path], values), path
