@@ -39,7 +39,8 @@ def cast_to(w: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 @contextlib.contextmanager
 def noticing_casts() -> Iterator[list[Cast]]:
     """Yields the list of variables that `cast_to` casts in its context, with their new dtypes."""
-    token = _noticed.set(found := [])
+    found = list[Cast]()
+    token = _noticed.set(found)
     try:
         yield found
     finally:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from core.graphs import everything
 from core.module import named_variables
 from core.random import Rng
 from core.task import Batch, Task
@@ -29,9 +28,8 @@ STEPS = (
 SHARE = 0.01  # of a slope: the tolerated error of the gradient
 PROBES = 6  # sums of the examples' losses with random signs, whose slopes are checked besides the mean's
 ROUNDING = 2e-7  # of a loss, which a short step magnifies
-NARROW = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}  # the same, for steps that compute in these types,
-WIDE_STEPS = (0.3, 0.2, 0.1)  # and the steps needed there to measure a slope
-WIDE_SHARE = 0.05
+NARROW = {tf.bfloat16: 2.0**-8, tf.float16: 2.0**-11}  # one rounding
+ROUNDINGS = 16  # of a narrow gradient, relative to the gradients of single examples
 MEAN, EXAMPLES = slice(1), slice(1, None)  # of the slopes
 
 
@@ -47,10 +45,19 @@ def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = ()
 
 
 def check_gradients(step: Step, except_for: Sequence[str]) -> None:
-    """Asserts for one traced step that each gradient isn't zero and equals the slope of the loss."""
+    """Asserts for one traced step that each gradient isn't zero and equals the slope of the loss.
+
+    Slopes are measured in float32. A gradient in a narrower dtype may differ from float32's by its roundings.
+    """
     if step.phase is None:
         return
     check_finite(step, step())
+    if step.narrow:
+        wide = step.widened()
+        if wide is not None:
+            _check_roundings(step, wide, except_for)
+            check_gradients(wide, except_for)
+        return
     with nudged(step.task):
         seen = step()
         signs = np.random.RandomState(3).choice([-1.0, 1.0], [PROBES, *seen.per_example.shape]).astype("float32")
@@ -67,6 +74,26 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
             )
             if found:
                 _check_slope(step, path, variable, [gradient, *(probe[path] for probe in probes)], signs, seen)
+
+
+def _check_roundings(step: Step, wide: Step, except_for: Sequence[str]) -> None:
+    """Asserts that the gradients of `step` differ from those of `wide`, in float32, by roundings alone."""
+    assert step.narrow
+    with nudged(step.task):
+        found, seen = step().gradients, wide()
+        signs = np.random.RandomState(3).choice([-1.0, 1.0], [PROBES, *seen.per_example.shape]).astype("float32")
+        probes = [seen.gradients, *(wide(signs=each).gradients for each in signs)]
+    for path, expected in seen.gradients.items():
+        if any(fnmatch.fnmatch(path, pattern) for pattern in except_for):
+            continue
+        allowed = ROUNDINGS * NARROW[step.narrow] * max(float(np.linalg.norm(probe[path])) for probe in probes)
+        apart = float(np.linalg.norm(found[path] - expected))
+        assert apart <= allowed, (
+            f"the gradient of `{path}` in {step.name}, computed in {step.narrow.name}, is {apart:.2g} away from "
+            f"float32's, of length {np.linalg.norm(expected):.2g}; its roundings explain {allowed:.2g}. Look for a "
+            "long sum, a difference of large numbers, or a value beyond the dtype's range on the way to the loss, and "
+            f'compute it in float32 (`tf.cast(x, tf.float32)`). If it is meant: `except_for=["{path}"]`.'
+        )
 
 
 def check_finite(step: Step, seen: Seen) -> None:
@@ -148,11 +175,9 @@ def _check_slope(
     direction = gradient / np.linalg.norm(gradient) + 0.7 * random / np.linalg.norm(random)
     direction /= np.linalg.norm(direction)
     expected = np.array([np.sum(each * direction, dtype=np.float64) for each in gradients])
-    narrow = max(NARROW.get(x.dtype, 0.0) for op in everything(step.operations) for x in op.outputs)
-    share, sizes = (WIDE_SHARE, WIDE_STEPS) if narrow else (SHARE, STEPS)
     # The rounding of a mean is smaller, because the examples round independently.
     examples = int(np.count_nonzero(seen.weight)) or 1
-    rounding = (narrow or ROUNDING / math.sqrt(examples)) * max(1.0, abs(seen.mean))
+    rounding = ROUNDING / math.sqrt(examples) * max(1.0, abs(seen.mean))
     here = seen.sums_with(signs)
     with kept([variable]):
         start = variable.numpy()
@@ -165,10 +190,10 @@ def _check_slope(
             return _Slopes((sums[0] - here) / size, (here - sums[1]) / size)
 
         def allowed(found: _Slopes, part: slice, size: float) -> float:
-            return share * max(_size(found.middle[part]), _size(expected[part])) + rounding / size
+            return SHARE * max(_size(found.middle[part]), _size(expected[part])) + rounding / size
 
         slopes = list[_Slopes]()
-        for size in sizes:
+        for size in STEPS:
             found = slopes_at(size)
             slopes.append(found)
             if all(_size((found.middle - expected)[x]) <= allowed(found, x, size) for x in (MEAN, EXAMPLES)):
@@ -178,7 +203,7 @@ def _check_slope(
         apart = _size(outside[part])
         spread = min(_size((fine.middle - other.middle)[part]) for other in (slopes[-1], slopes[-3]))
         # Otherwise the differences themselves are unreliable.
-        wrong = apart > allowed(fine, part, sizes[-2]) and spread < 0.2 * apart
+        wrong = apart > allowed(fine, part, STEPS[-2]) and spread < 0.2 * apart
         worst = np.argmax(outside[part])
         assert not wrong, (
             f"the gradient of `{path}` in {step.name} isn't the slope of its loss: along one direction it is "

@@ -1,13 +1,17 @@
 """Checks that a step computes in float32 from the input to the loss."""
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from core.graphs import ancestors, bodies, is_own, line
+from core.graphs import ancestors, bodies, everything, is_own, line
 from core.task import Batch, Task
 from core.testing.traced import Step, steps
 
+_EXPENSIVE = re.compile("_?(Fused)?MatMul|BatchMatMul|Conv[23]D|DepthwiseConv2d|Einsum")
+_WEIGHTS = ("ReadVariableOp", "Const", "Placeholder")
 DETOURS = {
     tf.float16: "It has three digits and overflows at 65,504",
     tf.bfloat16: "It has two to three digits",
@@ -22,6 +26,41 @@ def assert_float32(task: Task, batch: Batch, *, except_for: Sequence[str] = (), 
     """
     for step in steps(task, batch, seed=seed):
         check_float32(step, except_for)
+
+
+def check_precision(step: Step) -> None:
+    """Asserts for one traced step that its matrix products and convolutions compute in the phase's dtype."""
+    if step.dtype == tf.float32:
+        return
+    for op in everything(step.function.graph.get_operations()):
+        if not _EXPENSIVE.match(op.type) or not op.inputs[-1].dtype.is_floating or op.inputs[-1].dtype == step.dtype:
+            continue
+        left = _left_at(op, step.dtype)
+        if left is not None:
+            raise AssertionError(
+                f"{step.name} computes a {op.type} in {op.inputs[-1].dtype.name}, though its precision is "
+                f"{step.dtype.name}, which it leaves {line(left)}. Stay in the dtype of the inputs: "
+                "`tf.cast(y, x.dtype)`, where `x` comes from the batch or from `rng`; weights are cast by layers."
+            )
+
+
+def _left_at(op: Any, dtype: tf.DType) -> Any:
+    """Returns the operation where the inputs of `op` left `dtype`; `None` if code of `core` widened them on purpose."""
+    ahead, seen, first, deliberate = [op], set[str](), None, False
+    while ahead:
+        here = ahead.pop(0)
+        for x in here.inputs:
+            if not x.dtype.is_floating or x.dtype == dtype or x.op.name in seen:
+                continue
+            seen.add(x.op.name)
+            if any(y.dtype == dtype for y in x.op.inputs):  # leaves it
+                if is_own(x.op):
+                    return x.op
+                deliberate = True
+            elif x.op.type not in _WEIGHTS and all(y.op.type == "Const" for y in x.op.inputs if y.dtype.is_floating):
+                first = first or x.op  # made of integers, or drawn
+            ahead.append(x.op)
+    return None if deliberate else first
 
 
 def check_float32(step: Step, except_for: Sequence[str]) -> None:

@@ -11,12 +11,14 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
-from core.graphs import maker
+from core.graphs import everything, maker
 from core.module import named_variables
+from core.precision import EVALUATE, FLOAT32, Door, Precision, widened
 from core.random import Rng, RowRng, noticing_draws
 from core.task import Batch, Compute, Loss, Task, Update
 from core.task.guards import no_new_variables
@@ -26,6 +28,7 @@ from core.testing.batch import HALFWAY, NEAR_THE_ENDS, as_tensors
 from core.tracing import no_python_values
 
 Arrays = Mapping[str, Any]
+NARROW = (tf.bfloat16, tf.float16)  # the narrowest first
 FOLDS = 1 << 63  # Philox counters from here on make other `Rng`s
 
 
@@ -76,8 +79,17 @@ class Seen:
 class Step:
     """A traced update of a task; its traced evaluation if `phase` is None."""
 
-    def __init__(self, task: Task, phase: Update | None, batch: Batch, *, seed: int = 0, moment: Any = HALFWAY):
-        self.task, self.phase, self.moment = task, phase, moment
+    def __init__(
+        self,
+        task: Task,
+        phase: Update | None,
+        batch: Batch,
+        *,
+        seed: int = 0,
+        moment: Any = HALFWAY,
+        precision: Precision = FLOAT32,
+    ):
+        self.task, self.phase, self.seed, self.moment, self.precision = task, phase, seed, moment, precision
         self.batch = as_tensors(batch)
         self.rows = len(next(iter(self.batch.values())))
         self.name = f"phase `{phase.name}`" if phase else "`evaluate`"
@@ -146,23 +158,24 @@ class Step:
         with tf.GradientTape() as tape, no_new_variables(self.name):
             loss = self._loss(dict(batch), rng)
             _, figures = weighted_sums(loss)
-            everything = graph.get_operations()
+            operations = graph.get_operations()
             signed = tf.cast(signs, loss.per_example.dtype) * loss.per_example
             signed.set_shape(loss.per_example.shape)
             objective, _ = weighted_sums(loss._replace(per_example=signed))
             mean = tf.math.divide_no_nan(objective, figures["weight"])
         self.loss = loss
-        self.operations = everything[self._first :]
-        self.sources = sources(everything, batch)
+        self.operations = operations[self._first :]
+        self.sources = sources(operations, batch)
         self.makes_statistics = bool(loss.statistics and loss.statistics.layers)
         self.comparisons = [c for op in self.operations if (c := self._comparison(op)) is not None]
         self.sums = [(op.inputs[0], op.outputs[0]) for op in self.operations if is_over_time(op, self.rows)]
         self.draws = [
             Draw(op, *op.inputs[1:3])
-            for op in everything
+            for op in operations
             if op.type.startswith("StatelessRandom") and op.type.endswith("V2") and len(op.inputs) >= 3
         ]
-        gradients = tape.gradient(mean, self.variables)
+        with Door(self.dtype).open():
+            gradients = tape.gradient(mean, self.variables)
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, (
             f"{self.name} trains {', '.join(f'`{path}`' for path in missing)}, but its loss doesn't depend on "
@@ -179,15 +192,50 @@ class Step:
         rows = len(next(iter(values.values()))) if tf.executing_eagerly() else self.rows
         if self.phase is None:
             self._begin()
-            return checked(self.task.evaluate(Inputs(values, "evaluate", {}, set())), "evaluate", rows)
-        for phase in self._so_far()[:-1]:
-            inputs, own = Inputs(values, phase.name, {}, set()), rng.fold(phase.name)
-            made = phase.outputs(inputs, own) if isinstance(phase, Compute) else phase.loss(inputs, own).outputs
+            door = self._door(EVALUATE, values, {})
+            with door.open():
+                inputs = Inputs(door.narrowed(values), EVALUATE, {}, set())
+                return checked(self.task.evaluate(inputs), EVALUATE, rows)
+        made_in = dict[str, tf.DType]()
+        for phase in self._so_far():
+            door = self._door(phase.name, values, made_in)
+            inputs = Inputs(door.narrowed(values), phase.name, {}, set())
+            own = rng.fold(phase.name)._replace(dtype=door.dtype)
+            with door.open():
+                if phase.name == self.phase.name:
+                    self._begin()
+                    return checked(phase.loss(inputs, own), phase.name, rows)
+                made = phase.outputs(inputs, own) if isinstance(phase, Compute) else phase.loss(inputs, own).outputs
             stopped = phase.name != self.phase.through
             values |= tf.nest.map_structure(tf.stop_gradient, dict(made)) if stopped else made
-        inputs, own = Inputs(values, self.phase.name, {}, set()), rng.fold(self.phase.name)
-        self._begin()
-        return checked(self.phase.loss(inputs, own), self.phase.name, rows)
+            made_in |= dict.fromkeys(made, door.dtype)
+        raise AssertionError(f"{self.name} isn't a phase of the task")
+
+    def _door(self, name: str, values: Batch, made_in: Mapping[str, tf.DType]) -> Door:
+        history = any(isinstance(p, Compute) and p.state is not None and p.name == name for p in self._so_far())
+        specs = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in values.items()}
+        return (FLOAT32 if history else self.precision).door(name, specs, made_in)
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Returns the dtype in which the engine would let the step compute."""
+        return self.precision.of(self.phase.name if self.phase else EVALUATE)
+
+    @property
+    def narrow(self) -> tf.DType | None:
+        """Returns the narrowest dtype that operations of the step compute in; `None` if that is float32."""
+        found = {x.dtype for op in everything(self.operations) for x in op.outputs}
+        return next((dtype for dtype in NARROW if dtype in found), None)
+
+    def widened(self) -> "Step | None":
+        """Traces the step again in float32, its own `tf.cast`s included; `None` if it makes narrow values otherwise."""
+        batch = {key: widened(x) for key, x in self.batch.items()}
+        try:
+            with casting_wide():
+                step = Step(self.task, self.phase, batch, seed=self.seed, moment=self.moment)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError):  # two dtypes in one operation
+            return None
+        return None if step.narrow else step
 
     def _begin(self) -> None:
         """Stores the number of operations traced so far: those of this step follow."""
@@ -213,19 +261,31 @@ class Step:
         return Comparison(op, one, other) if learnt[0] else Comparison(op, other, one)
 
 
-def steps(task: Task, batch: Batch, *, seed: int = 0) -> list[Step]:
+def steps(task: Task, batch: Batch, *, seed: int = 0, precision: Precision = FLOAT32) -> list[Step]:
     """Traces each update of `task`, and its evaluation if the task defines one."""
-    made = [Step(task, phase, batch, seed=seed) for phase in task.phases() if isinstance(phase, Update)]
+    phases: list[Update | None] = [phase for phase in task.phases() if isinstance(phase, Update)]
     if type(task).evaluate is not Task.evaluate:
-        made.append(Step(task, None, batch, seed=seed))
-    return made
+        phases.append(None)
+    return [Step(task, phase, batch, seed=seed, precision=precision) for phase in phases]
+
+
+@contextlib.contextmanager
+def casting_wide() -> Iterator[None]:
+    """In its context, `tf.cast` to bfloat16 or float16 returns float32."""
+    cast = tf.cast
+
+    def wide(x: Any, dtype: Any, name: str | None = None) -> Any:
+        return cast(x, tf.float32 if tf.as_dtype(dtype) in NARROW else dtype, name)
+
+    with mock.patch.object(tf, "cast", wide):
+        yield
 
 
 def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
     """Traces the steps `made` again, near the start and near the end of a run, where annealed terms differ."""
     for moment in NEAR_THE_ENDS:
         for step in made:
-            yield Step(step.task, step.phase, step.batch, moment=moment)
+            yield Step(step.task, step.phase, step.batch, moment=moment, precision=step.precision)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,14 @@
 """`assert_task`: all assertions that apply to a task, in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from core.precision import Precision
 from core.task import Batch, Task
 from core.testing.causality import check_causal, follows
 from core.testing.draws import check_draws
 from core.testing.gradients import check_finite, check_gradients, check_updates
 from core.testing.padding import check_padding, found_in
-from core.testing.precision import check_float32
+from core.testing.precision import check_float32, check_precision
 from core.testing.purity import check_pure
 from core.testing.rows import check_rows
 from core.testing.sums import check_sums
@@ -23,6 +24,7 @@ def assert_task(
     causal: str | None = None,
     padding: str | None = None,
     except_for: Sequence[str] = (),
+    precision: str | Mapping[str, str] = "float32",
     seed: int = 0,
 ) -> None:
     """Asserts everything that one batch allows to check, for all phases of `task` and its evaluation.
@@ -30,7 +32,8 @@ def assert_task(
     `causal` names the tokens of which no loss may depend on later ones; `padding` names the feature that marks padding.
     Without names, next-token predictions and features called `mask`, `weight`, `weights`, `lengths` or `length` are
     found. `except_for` has variables without a gradient, features that change no loss, and permitted types
-    (`"bfloat16"`).
+    (`"bfloat16"`). With `precision`, the value of `Trainer.precision`, all checks are of float32, but the task must
+    compute in those dtypes, with gradients that differ from float32's by roundings alone.
     """
     made = steps(task, batch, seed=seed)
     padding = padding or found_in(made[0].batch)
@@ -50,6 +53,7 @@ def assert_task(
             if padding:
                 check_padding(step, padding)
         check_features(made, except_for)
-    for step in made:
+    for step in made if precision == "float32" else steps(task, batch, seed=seed, precision=Precision(precision)):
+        check_precision(step)
         check_gradients(step, except_for)
     check_updates(task, batch, seed=seed)
