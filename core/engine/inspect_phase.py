@@ -24,7 +24,7 @@ from core.layers.dropout import noticing_calls
 from core.precision import AS_GIVEN, Door, widened
 from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
-from core.task.guards import no_new_variables, no_rng_in_evaluation, no_synchronisation
+from core.task.guards import no_mixed_dtypes, no_new_variables, no_rng_in_evaluation, no_synchronisation
 from core.task.inputs import Inputs
 from core.task.loss import EVALUATE, GRADIENT_NORM, OVERFLOWED, Batch, Loss, Overflowed, checked, subject, weighted_sums
 from core.task.statistics import Averages, noticing_averages, summing_over_replicas
@@ -181,7 +181,7 @@ def _trace(
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
         rng = seed._replace(moment=Moment(step, progress=progress), dtype=door.dtype)
-        with door.open(), tf.GradientTape() as tape:
+        with door.open(), no_mixed_dtypes(who, door.dtype), tf.GradientTape() as tape:
             result = fn(Inputs(b, name, elsewhere, read), rng)
         variables.extend(tape.watched_variables())
         return result

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from core.arguments import listed
 from core.errors import ConfigurationError
+from core.graphs import CORE, TENSORFLOW, said
 from core.random import Rng
 from core.rows import sharing_rows
 from core.task.loss import Batch, Loss
@@ -106,6 +107,24 @@ def no_rng_in_evaluation() -> Iterator[None]:
             f"`evaluate` asks for `rng.{error.name}` at {os.path.basename(frame.filename)}:{frame.lineno} "
             f"(`{frame.line}`), but `rng` is `None` in evaluation, which makes layers deterministic. Draw nothing "
             "if `rng is None`, or pass `Rng.from_seed(0)` if evaluation needs random numbers."
+        ) from error
+
+
+@contextlib.contextmanager
+def no_mixed_dtypes(who: str, dtype: tf.DType) -> Iterator[None]:
+    """Raises a `ConfigurationError` if code in its context, which computes in `dtype`, mixes that with float32."""
+    try:
+        yield
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        text = str(error)
+        if dtype == tf.float32 or not (dtype.name in text and "float" in text.replace(dtype.name, "")):
+            raise
+        own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((CORE, TENSORFLOW))]
+        where = f" {said(own[-1])}" if own else ""
+        raise ConfigurationError(
+            f"{who} computes in {dtype.name}, as `Trainer.precision` says, but mixes that with float32{where}. Give "
+            "variables and constants the dtype of the other operand, `tf.cast(w, x.dtype)`; or keep the phase in "
+            f"float32. TensorFlow says: {text.splitlines()[0][:300]}"
         ) from error
 
 

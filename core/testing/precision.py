@@ -10,7 +10,7 @@ from core.graphs import ancestors, bodies, everything, is_own, line
 from core.task import Batch, Task
 from core.testing.traced import Step, steps
 
-_EXPENSIVE = re.compile("_?(Fused)?MatMul|BatchMatMul|Conv[23]D|DepthwiseConv2d|Einsum")
+_EXPENSIVE = re.compile("_?(Fused|Sparse)?MatMul|BatchMatMul|Conv[23]D|DepthwiseConv2d|Einsum")
 _WEIGHTS = ("ReadVariableOp", "Const", "Placeholder")
 DETOURS = {
     tf.float16: "It has three digits and overflows at 65,504",
@@ -46,6 +46,8 @@ def check_precision(step: Step) -> None:
 
 def _left_at(op: Any, dtype: tf.DType) -> Any:
     """Returns the operation where the inputs of `op` left `dtype`; `None` if code of `core` widened them on purpose."""
+    if any(x.dtype == dtype for x in op.inputs):  # TensorFlow multiplies bfloat16 by float32, in float32
+        return op
     ahead, seen, first, deliberate = [op], set[str](), None, False
     while ahead:
         here = ahead.pop(0)

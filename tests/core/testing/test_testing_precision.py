@@ -47,6 +47,11 @@ class Counts(Follows):
     frozen = ("hidden",)
 
 
+class Multiplies(Follows):
+    def between(self, h):
+        return tf.cast(tf.matmul(h, self.hidden.w), h.dtype)  # in float32, by TensorFlow
+
+
 class Coarse(Follows):
     def between(self, h):
         return tf.tanh((h + 300.0) - 300.0)  # which bfloat16 rounds to even numbers
@@ -68,6 +73,7 @@ def test_task_that_follows_its_inputs_passes(precision):
     [
         (Leaves, r"MatMul in float32, though its precision is bfloat16.*leaves at .*tf.cast\(h, tf.float32\)"),
         (Counts, "MatMul in float32, though its precision is bfloat16.*leaves at .*one_hot"),
+        (Multiplies, r"MatMul in float32, though its precision is bfloat16.*leaves at .*tf.matmul\(h, self.hidden.w\)"),
         (Coarse, r"the gradient of `\d/\w` in phase `net`, computed in bfloat16, is .* away from float32's"),
     ],
 )

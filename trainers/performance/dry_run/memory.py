@@ -62,6 +62,8 @@ def memory_table(build: DryBuild, held: Held) -> Table:
     title = f"{type(build.task).__name__}: a device, in a step of {settings.global_batch_size:,} examples"
     if settings.microbatches > 1:
         title += f" in {settings.microbatches:,} microbatches"
+    if settings.precision != "float32":
+        title += f", computed in {settings.precision}"
     table = Table("bytes", *MOMENTS.values(), title=title)
     for column in table.columns[1:]:
         column.justify = "right"
