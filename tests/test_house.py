@@ -15,7 +15,9 @@ from tests.commands import CHECKOUT
 FLOORS = [
     ["core"],
     ["core.errors", "core.graphs", "core.machine", "core.signals", "core.tracing"],
-    ["core.arguments", "core.casts", "core.choice", "core.precision", "core.random", "core.disk", "core.rows"],
+    ["core.arguments", "core.casts", "core.choice", "core.disk", "core.rows"],
+    ["core.precision"],
+    ["core.random"],
     ["core.module", "core.initializers", "core.checkpoint"],
     ["core.data", "core.losses", "core.optimizers", "core.telemetry"],
     ["core.metrics"],
@@ -87,7 +89,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 52_100
+MOST_LINES = 52_700
 
 
 def sources() -> dict[str, str]:
