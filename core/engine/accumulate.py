@@ -266,15 +266,15 @@ def accumulate_gradients(
     *,
     exchange: Exchange | None = None,
     name: str = "loss",
-    precision: str = "float32",
+    precision: str | Door = "float32",
     loss_scale: LossScale | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
-    The loss computes in the dtype `precision`, in float16 with a `loss_scale`; `Accumulated.mean_gradients` divides by
-    it. `rng` is at the first row of the first microbatch. Replicas that share a batch each call this with an
-    `exchange`. On several replicas, a loss that mixes rows needs a single microbatch: a replica's loop can't contain
-    collectives.
+    The loss computes in `precision`, a dtype or a phase's casts. In float16 give a `loss_scale`, by which
+    `Accumulated.mean_gradients` divides. `rng` is at the first row of the first microbatch. Replicas that share a
+    batch each call this with an `exchange`. On several replicas, a loss that mixes rows needs a single microbatch: a
+    replica's loop can't contain collectives.
     """
     microbatches, rows = shape_of(values)
     context = tf.distribute.get_replica_context()
@@ -285,7 +285,7 @@ def accumulate_gradients(
         )
     replicas = exchange.replicas if exchange else 1
     specs = microbatch_specs(values)
-    door = Precision(precision).door(name, specs)
+    door = precision if isinstance(precision, Door) else Precision(precision).door(name, specs)
     spec = describe_loss(loss, specs, name, replicas=replicas, door=door)
     if spec.access.mixes and replicas > 1 and microbatches > 1:
         raise ValueError(
@@ -301,12 +301,17 @@ def accumulate_gradients(
 
 
 def compute(
-    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]], values: Batch, rng: Rng, *, name: str = "compute"
+    fn: Callable[[Batch, Rng], Mapping[str, tf.Tensor]],
+    values: Batch,
+    rng: Rng,
+    *,
+    name: str = "compute",
+    door: Door = AS_GIVEN,
 ) -> dict[str, tf.Tensor]:
-    """Calls `fn` on each microbatch; returns its stacked outputs, `{key: [microbatches, rows, ...]}`."""
+    """Calls `fn` on each microbatch, cast at the `door`; returns its outputs, `{key: [microbatches, rows, ...]}`."""
     microbatches, rows = shape_of(values)
-    outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name)[0]
-    return dict(Sweep(fn, name, microbatches, rows, outputs)(values, rng, Asked())[1].outputs)
+    outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name, door=door)[0]
+    return dict(Sweep(fn, name, microbatches, rows, outputs, door=door)(values, rng, Asked())[1].outputs)
 
 
 def _times(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:

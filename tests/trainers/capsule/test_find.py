@@ -25,7 +25,9 @@ class Part(Module):
         self.w, self.fn = tf.Variable([1.0, 1.0], name="w"), fn
 
     def __call__(self, x):
-        return self.fn(x * self.w)  # the opposite order would read `w` with an operation that is recorded itself
+        return self.fn(
+            x * tf.cast(self.w, x.dtype)
+        )  # the opposite order would read `w` with an operation that is recorded itself
 
 
 class One(Task):
@@ -61,9 +63,12 @@ class Gan(Task):
         return Loss(tf.reduce_sum(self.d(batch["z"]), 1))
 
 
-def found_in(make_task, batch=ROWS, index=0):
+def found_in(make_task, batch=ROWS, index=0, *, precision="float32", scale=1.0):
     assembly = assemble(make_task, tf.distribute.OneDeviceStrategy("CPU:0"))
-    step = TrainStep(assembly, {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batch.items()}, seed=0)
+    spec = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in batch.items()}
+    step = TrainStep(assembly, spec, seed=0, precision=precision)
+    for loss_scale in step.loss_scales.values():
+        loss_scale.scale.assign(scale)
     variables = {path.removeprefix("task/"): v for path, v in assembly.variables.items()}
     return find_bad(step, batch, index, Trail(variables, named_modules(assembly.task)))
 
@@ -111,6 +116,25 @@ def test_the_operation_and_its_module_are_found(name):
     assert any(line in each for each in lines_of(found.origin))
     assert variables_before(found.origin.gradient_of or found.origin) == ["net/w"]
     assert not found.features
+
+
+def test_an_overflow_in_float16_is_found_where_only_that_type_overflows():
+    def make():
+        return Gan(lambda x: x * 6e4 * 2.0)
+
+    found = found_in(make, precision="float16")
+    assert (found.phase, found.what[0], found.origin.kind) == ("d", "its loss", "Mul")
+    assert found_in(make) is None
+
+
+def test_gradients_that_overflow_are_found_at_a_loss_scale_of_one_only():
+    def make():
+        return One(lambda x: tf.cast(x, tf.float32) * 2.0**20)
+
+    found = found_in(make, precision="float16")
+    assert found.what == ["the gradient of `net/w`"]
+    assert "tf.cast(x, tf.float32)" in lines_of(found.origin)[0]
+    assert found_in(make, precision="float16", scale=2.0) is None
 
 
 def log_of_zero(row):
