@@ -1,4 +1,4 @@
-"""Fields of core's classes are set in the files of their classes, so that a reader finds every writer there."""
+"""Fields of classes of the core and of the loop are set in their own files: a reader finds every writer there."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from tests.test_house import sources
 
 
-def set_from_outside(texts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns module and target of each assignment to a field whose class is declared in another of these files."""
+def set_from_outside(texts: Mapping[str, str], of: str = "") -> list[tuple[str, str]]:
+    """Returns module and target of each assignment to a field whose class is declared in another of these files.
+
+    The fields are those of modules whose names begin with `of`.
+    """
     trees = {module: list(ast.walk(ast.parse(text))) for module, text in texts.items()}
     fields = {module: {name for node in nodes for name in fields_of(node)} for module, nodes in trees.items()}
-    known = set().union(*fields.values())
+    known = set().union(*(names for module, names in fields.items() if module.startswith(of)))
     return [
         (module, ast.unparse(node))
         for module, nodes in trees.items()
@@ -40,7 +43,13 @@ def test_no_field_of_core_is_set_from_outside() -> None:
     assert set_from_outside(core) == []
 
 
+def test_no_field_of_the_loop_is_set_from_outside() -> None:
+    trainers = {module: text for module, text in sources().items() if module.startswith("trainers.")}
+    assert set_from_outside(trainers, of="trainers.loop.") == []
+
+
 def test_a_field_set_from_outside_is_named() -> None:
     a = "class Pump:\n    def __init__(self):\n        self.speed = 1\n\ndef halt(pump):\n    pump.speed = 0"
     b = "def race(pump, clock):\n    pump.speed += 9\n    clock.time = 3"
     assert set_from_outside({"core.a": a, "core.b": b}) == [("core.b", "pump.speed")]
+    assert set_from_outside({"core.a": a, "core.b": b}, of="core.b") == []

@@ -69,7 +69,11 @@ class Session:
 
     def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path, preemption: Preemption):
         self.flags, self.configuration, self.preemption = flags, configuration, preemption
-        self.workdir = Workdir(workdir)
+        self.write_in(workdir)
+
+    def write_in(self, folder: Path) -> None:
+        """Writes the files of the run into `folder` from now on."""
+        self.workdir = Workdir(folder)
 
     def bind(self, required: Sequence[Any]) -> None:
         """Passes the bindings to gin, after all checks that are possible before anything is built."""

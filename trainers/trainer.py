@@ -152,8 +152,9 @@ class Trainer:
         first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
         with self.programs.explained():
             run(stacked, self.train_step.backend.handed(tf.constant([first, self.step, end], tf.int64)))
-        self.meter.steps += end - self.step
-        self.state.step, self._evaluated = end, False
+        self.meter.add(end - self.step)
+        self.state.advance(end)
+        self._evaluated = False
 
     @contextlib.contextmanager
     def section(self, name: str, what: str) -> Iterator[None]:

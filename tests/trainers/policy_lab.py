@@ -102,7 +102,8 @@ def end_of(trainer):
 def led(trainer, *parts):
     """Takes these steps alone, `(begin, end)` or `(begin, end, skipped)`; returns the weights."""
     for begin, end, *passed in parts:
-        trainer.input.origin, trainer.state.step = sum(passed) * BATCH, begin
+        trainer.input.origin = sum(passed) * BATCH
+        trainer.state.advance(begin)
         pass_steps(trainer, end)
     return weights(trainer)
 

@@ -47,7 +47,7 @@ def test_run_killed_within_a_metric_line_resumes_to_the_same_bits(tmp_path):
 
 def test_checkpoint_resumes_on_other_replicas_but_not_within_a_round(tmp_path):
     trainer = local(tmp_path)
-    trainer.state.step = 20
+    trainer.state.advance(20)
     trainer.save()
     on_four = local(tmp_path, "four", replicas=4)
     assert "2 replicas took the local steps before, 4 take them now" in begin(on_four, newest(trainer)).lines[1]

@@ -124,7 +124,7 @@ def test_fresh_optimizer_leaves_the_best_checkpoint_as_it_was_measured(tmp_path)
     lines, to_save = begin(again, best, restart_optimizer=True)
     assert "No capsule is left" in str(again._recovery.leave_capsule(NotFiniteError("step 11"), 11, again.telemetry))
     assert (to_save, "from step 10 on with a fresh optimizer" in lines[-1]) == (False, True)
-    again.state.go_back(best)
+    again.state.go_back(best, past=again.step - 1)
     assert (again.state.beginnings.record, again.state.passed_over.rollbacks) == ({RESTART: {"step": 10}}, 1)
     assert [int(optimizer.step) for optimizer in again.state.optimizers] == [0]
     train(again)
@@ -174,7 +174,7 @@ def test_a_worker_that_is_lost_while_all_look_for_the_weights_is_named(tmp_path,
 
 def test_settings_without_effect_on_a_resumed_run_are_reported(tmp_path):
     trainer = make(tmp_path, steps=20)
-    trainer.state.step = 20
+    trainer.state.advance(20)
     trainer.save()
     over = make(tmp_path, steps=20)
     with pytest.raises(

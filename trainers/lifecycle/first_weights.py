@@ -80,5 +80,5 @@ def warm_start(trainer: Trainer) -> str | None:
             "give a path that all workers share, or one of the run's `checkpoints/step-*`."
         )
     trainer.state.restart_optimizers()
-    trainer.state.beginnings.record[START_FROM] = dict(begun.record)
+    trainer.state.beginnings.note(START_FROM, begun.record)
     return begun.line

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from core import checkpoint
-from core.engine import ALL_WELL, NOT_FINITE, SPIKE, BadStep
+from core.engine import NOT_FINITE, SPIKE, BadStep
 from core.errors import CheckpointError, NotFiniteError, TapeloopError
 from core.telemetry import Telemetry
 from trainers.loop.run_state import RunContext
@@ -71,10 +71,9 @@ class Recovery:
 
     def _bad_step(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
         """Returns (step, kind, error) of the bad step that ended the last chunk, or None."""
-        step = int(self.state.progress.bad_step)
-        if step == ALL_WELL:
+        step = self.state.take_bad_step()
+        if step is None:
             return None
-        self.state.step = step
         bad = self.skipping.last if self.skipping else None
         if bad and bad.kind == SPIKE:
             return step, SPIKE, NotFiniteError(f"step {step} is a spike: {_how(bad)}. Nothing of it was kept. {CALM}")
@@ -104,8 +103,7 @@ class Recovery:
         others = self.agreement.any_worker(self.agreement.first_text(found) != found)  # all ask, or some would wait
         if manifest is None or others:
             raise type(error)(f"{error} There is no checkpoint to go back to in `{state.workdir.checkpoints}`.")
-        state.step = step + 1
-        state.go_back(manifest)
+        state.go_back(manifest, past=step)
         self.agreement.barrier()  # all have read what is about to be replaced
         state.save(warn=telemetry.warn_once)
         self._told = self.skipping.skipped if self.skipping else 0

@@ -266,12 +266,12 @@ class HookCalls:
                 saves = isinstance(hook, SaveCheckpoint)
                 if saves and not self._state.finished and self._agreement.any_worker(self._stop_reason is not None):
                     ends = True
-                    self._state.ending.stopped = self._agreement.first_text(self._stop_reason)
+                    self._state.ending.stop(self._agreement.first_text(self._stop_reason))
                     for other in self.hooks:
                         if other not in due and other is not hook and other.due(run.step, run.step):
                             self.call_one(other, run)
                 if saves:
-                    self._state.ending.complete = self._state.finished
+                    self._state.ending.settle(self._state.step)
                 if hook in due or (saves and ends):
                     self.call_one(hook, run)
 

@@ -81,6 +81,10 @@ class Beginnings(Part):
     def state(self, step: int) -> Mapping[str, Any]:
         return self.record
 
+    def note(self, name: str, value: Mapping[str, Any]) -> None:
+        """Records `value` under `name`, `START_FROM` or `RESTART`."""
+        self.record[name] = dict(value)
+
     def load(self, manifest: checkpoint.Manifest) -> None:
         self.record = {name: manifest.extra[name] for name in (START_FROM, RESTART) if name in manifest.extra}
 
@@ -140,6 +144,10 @@ class PassedOver(Part):
     def __init__(self, skipping: Skipping | None):
         self.skipping, self.rollbacks = skipping, 0
 
+    def rolled_back(self, before: int) -> None:
+        """Counts a rollback; `before` is the number of rollbacks before the restore."""
+        self.rollbacks = max(before, self.rollbacks) + 1
+
     def state(self, step: int) -> Mapping[str, Any]:
         found = self.skipping.state() if self.skipping else {}
         found |= {"rollbacks": self.rollbacks} if self.rollbacks else {}
@@ -171,6 +179,18 @@ class Ending(Part):
         at, before = self.measured
         self.measured = step, {**(before if step == at else {}), **figures}
         self.reported |= figures
+
+    def stop(self, reason: str | None) -> None:
+        """Ends the run; `reason` is recorded."""
+        self.stopped = reason
+
+    def settle(self, step: int) -> None:
+        """Marks the metrics reported by `step` as complete if the run is over then."""
+        self.complete = self.is_over(step)
+
+    def forget(self, step: int) -> None:
+        """Drops the metrics measured at `step`, whose weights are no longer those of the run."""
+        self.measured = step, {}
 
     def is_over(self, step: int) -> bool:
         """Returns whether the run is over after `step` steps."""

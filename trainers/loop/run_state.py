@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import fnmatch
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from core import checkpoint
@@ -68,6 +69,24 @@ class RunState:
         self.saves = checkpoint.Saves(workdir.checkpoints, keep=settings.keep, peers=self.peers)
         self.step = 0
         self.unsaved_restart = False  # whether optimizers restarted at the newest checkpoint
+
+    def advance(self, step: int) -> None:
+        """Sets the number of completed steps to `step`."""
+        self.step = step
+
+    def take_bad_step(self) -> int | None:
+        """Returns the bad step that ended the last chunk, which is then the current step; None if all went well."""
+        bad = int(self.progress.bad_step)
+        if bad == ALL_WELL:
+            return None
+        self.step = bad
+        return bad
+
+    def begin_again(self, values: Mapping[str, np.ndarray]) -> None:
+        """Returns to step 0, with these values of variables by path."""
+        self.step = 0
+        for path, value in values.items():
+            self.variables[path].assign(value)
 
     @property
     def finished(self) -> bool:
@@ -159,8 +178,9 @@ class RunState:
             part.load(manifest)
         return same
 
-    def go_back(self, manifest: checkpoint.Manifest) -> None:
-        """Returns to an earlier checkpoint; skips the examples read since then, and continues with the next ones."""
+    def go_back(self, manifest: checkpoint.Manifest, *, past: int) -> None:
+        """Returns to an earlier checkpoint; continues with the examples that follow those of step `past`."""
+        self.step = past + 1
         rollbacks = self.passed_over.rollbacks
         examples, stream = self.input.examples_before(self.step), self.input.kept(self.step)
         self.hook_states.begin_again(manifest)
@@ -170,7 +190,7 @@ class RunState:
             self.go_on_with_fresh_optimizers(manifest)
         self.progress.bad_step.assign(ALL_WELL)
         self.input.load(stream, step=self.step, examples=examples)
-        self.passed_over.rollbacks = max(rollbacks, self.passed_over.rollbacks) + 1
+        self.passed_over.rolled_back(rollbacks)
 
     def restart_optimizers(self) -> None:
         """Resets the state of all optimizers, including the outer one of local steps."""
@@ -184,10 +204,10 @@ class RunState:
         before the next checkpoint, the same command resets the optimizers at `manifest` again.
         """
         self.restart_optimizers()
-        self.beginnings.record[RESTART] = {"step": self.step}
+        self.beginnings.note(RESTART, {"step": self.step})
         if not manifest.extra.get(AVERAGES):
             return True
-        self.ending.measured = self.step, {}  # with other averages
+        self.ending.forget(self.step)  # with other averages
         self.unsaved_restart = checkpoint.kept_of(manifest.extra).get("best", {}).get("step") == self.step
         return not self.unsaved_restart
 

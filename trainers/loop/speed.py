@@ -59,6 +59,10 @@ class Meter:
             "data_wait": min(self._waited / busy, 1.0),
         }
 
+    def add(self, steps: int) -> None:
+        """Counts completed steps."""
+        self.steps += steps
+
     def take(self, examples_per_step: int) -> dict[str, float]:
         """Returns the same metrics as `figures`, and restarts the counts."""
         figures = self.figures(examples_per_step)

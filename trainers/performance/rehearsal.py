@@ -20,7 +20,6 @@ from trainers.errors.xla import compiled_or_refused
 from trainers.loop.bad_step import explain_bad_step
 from trainers.session import Session
 from trainers.trainer import Trainer
-from trainers.workdir import Workdir
 
 REAL_SECONDS, REAL_CHUNKS, PATIENCE_SECONDS = 0.3, 3, 20.0  # for a section of training with real input
 FETCHED_AHEAD = 2  # chunks prefetched while none is used: one ready, one in progress
@@ -95,7 +94,7 @@ def in_a_scratch_folder(session: Session) -> Iterator[Path]:
     folder = session.workdir
     folder.create()
     scratch = unfinished_folder(folder.path, os.getpid())  # a later run removes it if this process is killed
-    session.workdir = Workdir(scratch)
+    session.write_in(scratch)
     try:
         session.workdir.create()
         yield folder.path

@@ -53,9 +53,7 @@ def _beginning(trainer: Trainer, manifest: Manifest | None) -> Callable[[], obje
         if manifest:
             trainer.state.restore(manifest)
             return
-        trainer.state.step = 0
-        for path, value in at_first.items():
-            trainer.state.variables[path].assign(value)
+        trainer.state.begin_again(at_first)
 
     return begin
 

@@ -116,7 +116,7 @@ class Bench(Rehearsal):
         for hook in trainer.hooks:
             seconds = 0.0
             for _ in range(2):
-                trainer.state.step += self.chunk_steps
+                trainer.state.advance(trainer.step + self.chunk_steps)
                 began = time.perf_counter()
                 hook(trainer)
                 seconds = time.perf_counter() - began
