@@ -51,3 +51,12 @@ def laid_out(x: tf.Tensor, axes: Axes) -> tf.Tensor:
 
 def whole(x: tf.Tensor) -> Sharding:
     return Sharding((WHOLE,) * (x.shape.rank or 0))
+
+
+def unknown(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
+    """Gathers all inputs, for operations without a rule; the results are whole."""
+    for i in range(len(op.inputs)):
+        for d, axis in enumerate(reads.added_up(i)):
+            if axis != WHOLE:
+                reads.whole_along(i, d)
+    return [whole(y) for y in op.outputs]

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from core.estimate.graphs import called_by, is_loop, needed, writes
 from core.estimate.memory import bytes_of
-from core.estimate.rules import NOT_ADDED_UP_LATER, RULES, unknown
-from core.estimate.sharding import Axes, Sharding, whole
+from core.estimate.rules import NOT_ADDED_UP_LATER, RULES
+from core.estimate.sharding import Axes, Sharding, unknown, whole
 from core.graphs import captured
 from core.parallel.mesh.layouts import WHOLE
 

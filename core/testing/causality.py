@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from core.task import Batch, Task
+from core.testing.perturb import changed, nudged_steps
 from core.testing.sums import sums_over_positions
-from core.testing.traced import Comparison, Seen, Step, changed, nudged_steps
+from core.testing.traced import Comparison, Seen, Step
 
 TOLERANCE = 1e-5
 LEAK = (

@@ -16,8 +16,9 @@ from core.module import named_variables
 from core.random import Rng
 from core.task import Batch, Task
 from core.testing.batch import HALFWAY
+from core.testing.perturb import kept, nudged
 from core.testing.plain import optimizers_of, plain_step
-from core.testing.traced import Seen, Step, kept, near_the_ends, nudged, steps
+from core.testing.traced import Seen, Step, near_the_ends, steps
 
 STEPS = (
     1e-2,

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from core.task import Batch, Loss, Task
-from core.testing.traced import Seen, Step, changed, nudged_steps
+from core.testing.perturb import changed, nudged_steps
+from core.testing.traced import Seen, Step
 
 TOLERANCE = 1e-4
 NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that mark padding, unless one is named

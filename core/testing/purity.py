@@ -12,8 +12,9 @@ from core.engine.side_effects import draws_of_tensorflow, paths_by_id, python_ca
 from core.metrics import State
 from core.module import named_variables
 from core.task import Batch, Loss, Task
+from core.testing.perturb import kept
 from core.testing.rows import TOLERANCE, apart
-from core.testing.traced import Step, kept, steps
+from core.testing.traced import Step, steps
 
 Snapshot = dict[str, Any]
 MANY = 200  # values of a container that are inspected

@@ -10,7 +10,9 @@ from core.graphs import ancestors, is_own, line
 from core.metrics import State
 from core.task import Batch, Loss, Task
 from core.testing.batch import relative
-from core.testing.traced import VARIABLE, Seen, Step, nudged_steps, reductions
+from core.testing.operations import VARIABLE, reductions
+from core.testing.perturb import nudged_steps
+from core.testing.traced import Seen, Step
 
 TOLERANCE = 1e-4
 CURE = "Return one loss per row, and let the engine take the mean; what rows count goes into `weight`."

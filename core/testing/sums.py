@@ -4,7 +4,8 @@ import numpy as np
 
 from core.task import Batch, Task
 from core.testing.padding import found_in
-from core.testing.traced import Seen, Step, nudged_steps
+from core.testing.perturb import nudged_steps
+from core.testing.traced import Seen, Step
 
 CURE = (
     "Return one loss per position, `[rows, time]`, with a `weight` of that shape that is zero where there is none: the "

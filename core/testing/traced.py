@@ -9,7 +9,7 @@ Each call recomputes the outputs of earlier phases for its batch. No variable is
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from core.graphs import everything, maker
-from core.module import named_variables
 from core.precision import EVALUATE, FLOAT32, Door, Precision, widened
 from core.random import Rng, RowRng, noticing_draws
 from core.task import Batch, Compute, Loss, Task, Update
@@ -25,6 +24,7 @@ from core.task.guards import no_new_variables
 from core.task.inputs import Inputs
 from core.task.loss import checked, weighted_sums
 from core.testing.batch import HALFWAY, NEAR_THE_ENDS, as_tensors
+from core.testing.operations import VARIABLE, is_over_time, sources
 from core.tracing import no_python_values
 
 Arrays = Mapping[str, Any]
@@ -288,52 +288,6 @@ def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
             yield Step(step.task, step.phase, step.batch, moment=moment, precision=step.precision)
 
 
-@contextlib.contextmanager
-def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
-    """Restores the values of `variables` when its context ends."""
-    before = [variable.numpy() for variable in variables]
-    try:
-        yield
-    finally:
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
-
-
-@contextlib.contextmanager
-def nudged(task: Task) -> Iterator[None]:
-    """Changes all parameters slightly in its context, since a gradient may be zero where a parameter starts at zero."""
-    random = np.random.RandomState(0)
-    variables = list(named_variables(task, trainable_only=True).values())
-    with kept(variables):
-        for variable in variables:
-            value = variable.numpy()
-            if np.issubdtype(value.dtype, np.floating):
-                noise = random.standard_normal(value.shape) * (0.05 + 0.1 * np.std(value))
-                variable.assign(value + noise.astype(value.dtype))
-        yield
-
-
-def nudged_steps(task: Task, batch: Batch, *, seed: int) -> Iterator[Step]:
-    """Yields the traced steps of `task`, with parameters changed slightly: a layer of zeros hides those before it."""
-    made = steps(task, batch, seed=seed)
-    with nudged(task):
-        yield from made
-
-
-def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
-    """Returns a copy of `x` with other values at `places`, a mask or an index; integers and floats stay plausible."""
-    values = x.numpy().copy()
-    at = values[places]
-    if values.dtype.kind == "b":
-        values[places] = ~at
-    elif values.dtype.kind == "f":
-        values[places] = at + 1.0 + np.random.RandomState(0).standard_normal(at.shape).astype(at.dtype)
-    else:
-        low, high = int(values.min()), int(values.max())
-        values[places] = (at - low + 1) % max(high - low + 1, 1) + low
-    return tf.constant(values)
-
-
 def _in_order(order: tf.Tensor) -> type[Rng]:
     """Returns a subclass of `Rng` whose draws per row are permuted by `order`."""
 
@@ -347,34 +301,3 @@ def _in_order(order: tf.Tensor) -> type[Rng]:
             return Rows(self)
 
     return Ordered
-
-
-VARIABLE = "a variable"  # a possible source of a tensor, besides features of the batch
-
-
-def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
-    """Returns `{operation name: features that it depends on}`; `VARIABLE` is among them if it depends on a variable."""
-    known = {tensor.op.name: frozenset({key}) for key, tensor in features.items()}
-    for op in operations:  # in the order of creation, so the inputs of each are known
-        if op.name not in known:
-            own = {VARIABLE} if any(x.dtype == tf.resource for x in op.inputs) else set()
-            known[op.name] = frozenset(own.union(*(known.get(x.op.name, ()) for x in op.inputs)))
-    return known
-
-
-def is_over_time(op: Any, rows: int) -> bool:
-    """Says whether `op` reduces `[rows, time]` to one value per row."""
-    if op.type not in ("Sum", "Mean") or op.inputs[0].shape.rank != 2 or op.outputs[0].shape.as_list() != [rows]:
-        return False
-    axes = tf.get_static_value(op.inputs[1])
-    return op.inputs[0].shape[0] == rows and axes is not None and set(axes.reshape(-1).tolist()) in ({1}, {-1})
-
-
-def reductions(operations: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Yields each operation that reduces (sum, mean, product, maximum or minimum) over the rows."""
-    for op in operations:
-        if op.type not in ("Mean", "Sum", "Max", "Min", "Prod") or not op.inputs[0].shape.rank:
-            continue
-        before, axes = op.inputs[0].shape, tf.get_static_value(op.inputs[1])
-        if before[0] == rows and axes is not None and any(a % before.rank == 0 for a in axes.reshape(-1).tolist()):
-            yield op

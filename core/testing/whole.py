@@ -8,12 +8,13 @@ from core.testing.causality import check_causal, follows
 from core.testing.draws import check_draws
 from core.testing.gradients import check_finite, check_gradients, check_updates
 from core.testing.padding import check_padding, found_in
+from core.testing.perturb import nudged
 from core.testing.precision import check_float32, check_precision
 from core.testing.purity import check_pure
 from core.testing.rows import check_rows
 from core.testing.sums import check_sums
 from core.testing.targets import check_features, check_squashed
-from core.testing.traced import nudged, steps
+from core.testing.traced import steps
 from core.testing.trained import check_trained
 
 
