@@ -1,5 +1,6 @@
 """Finds the `Backend` of a strategy by the strategy's type."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -48,7 +49,9 @@ def made_strategy(value: Any) -> Any:
 
 
 def exchange_of(strategy: Any, *, reduce_in: tf.DType | None = None) -> Exchange:
-    """Makes the exchange of a strategy; `reduce_in` is the dtype for sending float32 gradients."""
+    """Makes the exchange of a strategy; the name will be removed in version 0.4."""
+    say = "`exchange_of(strategy)` is `backend_of(strategy).exchange()` now: call that, for 0.4 has no other."
+    warnings.warn(say, FutureWarning, stacklevel=2)
     return backend_of(strategy).exchange(reduce_in=reduce_in)
 
 

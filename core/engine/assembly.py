@@ -35,7 +35,7 @@ class Assembly:
     variables: Mapping[str, tf.Variable]  # everything learnt: `task/PATH`, `optimizer/PHASE/PATH`
     one_device_ids: Collection[int]  # the ids of the variables that are on one device only
 
-    @property
+    @functools.cached_property
     def backend(self) -> Backend:
         """Returns the backend of the strategy."""
         return backend_of(self.strategy)

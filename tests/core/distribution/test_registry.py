@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from core.distribution import Backend, backend_of, is_strategy, made_strategy, register
+from core.distribution import Backend, backend_of, exchange_of, is_strategy, made_strategy, register
 
 
 class Plan:
@@ -30,6 +30,13 @@ def test_backend_is_that_of_the_nearest_registered_class():
     assert backend_of(Narrower(Plan())).how == "as planned"
     with pytest.raises(AssertionError, match=r"`Plan` has no backend: `@register\(Plan\)` gives it one"):
         backend_of(Plan())
+
+
+def test_old_name_of_a_backend_s_exchange_warns():
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with pytest.warns(FutureWarning, match=r"`backend_of\(strategy\)\.exchange\(\)` now: call that, for 0\.4 has"):
+        exchange = exchange_of(strategy)
+    assert type(exchange) is type(backend_of(strategy).exchange())
 
 
 def test_plan_becomes_a_strategy():
