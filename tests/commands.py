@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import functools
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from pathlib import Path
 from typing import IO, Any
 
@@ -152,6 +154,12 @@ def python(*words: str, cwd: Path, **variables: str) -> Done:
         [sys.executable, *words], cwd=cwd, env={**environment(), **variables}, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
+
+
+def in_fresh_process(call: Callable[..., object], *arguments: object) -> None:
+    """Calls a function of a module in a fresh process with this one's variables, and raises what it raises."""
+    with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(call, *arguments).result()
 
 
 def one_paragraph(error: str, *says: str) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import signal
 
 import pytest
@@ -14,6 +15,7 @@ from tests.toys import Line, point_source
 from tests.trainers import trainer_lab
 from tests.trainers.trainer_lab import Lines, hashes, train
 from trainers.gin_audit.identity import spelt_today
+from trainers.loop import compile_choice
 from trainers.loop.compile_choice import Choosing
 from trainers.options.compile import CHOICE, compile_words
 from trainers.performance.rehearsal import Rehearsal
@@ -66,7 +68,9 @@ def test_unknown_update_is_named(word, tmp_path):
 
 
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_auto_measures_without_training_and_is_remembered(replicas, tmp_path):
+def test_auto_measures_without_training_and_is_remembered(replicas, tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_choice, "MAKING_SECONDS", math.inf)
+
     def made(name, **settings):
         strategy = on_virtual_cpus(replicas) if replicas > 1 else None
         return make(tmp_path, name, strategy=strategy, steps=20, checkpoint_every=20, **settings)

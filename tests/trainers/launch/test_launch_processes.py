@@ -37,7 +37,7 @@ def test_line_without_its_end_is_shown_at_the_end():
 def test_last_words_of_a_worker_that_dies_unlooked_at_are_shown():
     """Its pipe is full when it dies, while another worker's line is being written."""
     last_words = f"hear('now')\nos.write(1, b'x' * 65_000)\n{KILL_SELF}"
-    code, out, _, _ = launched(last_words, "print('go on')", at={"[worker 1]": ("gone", "now")})
+    code, out, _, _ = launched(last_words, "hear('0.0')\nprint('go on')", at={"[worker 1]": ("gone", "now")})
     assert code == 6
     assert f"[worker 0] {'x' * 65_000}" in out.splitlines()
 
