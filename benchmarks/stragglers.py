@@ -26,6 +26,7 @@ TRIED = 20  # products, to time one step
 LOCAL_STEPS = 10
 LOGGED = 40 * ROWS  # rows of a metric line, at least, and so many seconds: all workers have to reach each line
 LOGGED_SECONDS = 3.0
+LEAST_SECONDS = 3.0  # of a turn
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
 
@@ -94,7 +95,7 @@ def turns(mode: Mode, ms: int, products_per_ms: float, rounds: int) -> Found:
     }
     if mode.local_steps:
         settings["Trainer.local_steps"] = mode.local_steps
-    seconds = max(3.0, 0.02 * ms)
+    seconds = max(LEAST_SECONDS, 0.02 * ms)
     even, slow = [], []
     with running(mode.launch, settings, gin_files=mode.gin_files) as run:
         run.speed(seconds)  # all have started and warmed up

@@ -93,7 +93,8 @@ def made(name):
 
 def test_each_error_that_the_code_makes_is_in_the_list_of_messages():
     listed = SITE.maker("messages")
-    entries = {(entry.file, entry.line): entry for entry in listed.messages()}
+    found = list(listed.messages())
+    entries = {(entry.file, entry.line): entry for entry in found}
     assert len(entries) > 700
     for file, line, code, text in messages():
         if len(re.findall("[a-z]{2,}", text)) > 4:  # words of its own, not another error's
@@ -103,7 +104,7 @@ def test_each_error_that_the_code_makes_is_in_the_list_of_messages():
     }
     page = made("troubleshooting.md")
     lines = re.findall(r"^\| .* \| \d+ \| .* \|$", page, re.MULTILINE)
-    assert len(lines) == len(list(listed.messages()))
+    assert len(lines) == len(found)
     assert all(len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line))) == 4 for line in lines), (
         "a `|` isn't escaped"
     )
