@@ -40,6 +40,7 @@ def test_renamed_paths_are_matched():
     [
         (["--against=HEAD", "--configs", "digits_lin"], "Did you mean `digits_linear`"),
         (["--against=HEAD", "--steps=1"], "2 or more"),
+        (["--against=HEAD", "--strategies", "servers"], "choose from"),
         (["--against=HEAD", "--renamed", "task/w"], "pairs"),
     ],
 )
@@ -54,7 +55,26 @@ def test_unknown_revision_is_named():
         command.main(["--against=no-such-revision", "--configs", "digits_linear"])
 
 
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ("one_device", ["runtime/one_device.gin"]),
+        ("mirrored", ["runtime/mirrored.gin", "mirrored.replicas = 2"]),
+        ("mesh", ["runtime/mesh.gin"]),
+        ("local_steps", ["runtime/mirrored.gin", "runtime/local_steps.gin", "Trainer.local_steps = 10"]),
+    ],
+)
+def test_case_has_the_files_and_bindings_of_its_strategy(strategy, words, tmp_path):
+    case = command.Case("digits_linear", strategy, 2)
+    order = case.order(tmp_path, tmp_path, 20, None)
+    flags = [*(f"--gin_file=CHECKOUT/configs/{word}" for word in words if "/" in word)]
+    flags += [f"--gin_param={word}" for word in words if "/" not in word]
+    assert set(flags) <= set(order["flags"])
+    assert ("summary" in order["modes"]) == (case.replicas > 1)
+
+
 @pytest.mark.long
 def test_revision_trains_as_itself(capsys):
-    assert command.main(["--against=HEAD", "--configs", "digits_linear", "--steps=4"]) == 0
+    how = ["--configs", "digits_linear", "--steps=4", "--strategies", "mesh", "local_steps"]
+    assert command.main(["--against=HEAD", *how]) == 0
     assert "4 of 4 are the same as at HEAD" in capsys.readouterr().out

@@ -1,8 +1,9 @@
 """`python -m tools.same_numbers --against=REVISION`: checks that this checkout trains bit for bit as that revision.
 
-Both revisions train every shipped configuration some steps with the command, on 1 and 2 replicas with 1 and 2
-microbatches. Equal must be: the hashes of all variables, the optimizers' included; each metric of each line; and the
-collectives of a step. Image folders and texts are generated; the paper's CycleGAN and GPT-2 are made narrow.
+Both revisions train every shipped configuration some steps with the command, on 1 and 2 replicas (or with other
+strategies), with 1 and 2 microbatches. Equal must be: the hashes of all variables, the optimizers' included; each
+metric of each line; and the collectives of a step. Image folders and texts are generated; the paper's CycleGAN and
+GPT-2 are made narrow.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from core.errors import did_you_mean
 from tests.commands import CHECKOUT, CONFIGS
 from trainers.modes.resume_check import MEASURED
 
-COUNTS = (1, 2)
+MICROBATCHES = (1, 2)
 FOLDERS = {"mnist_linear": "mnist", "mnist_mlp": "mnist", "cyclegan": "images"}
 NARROW = ("unpaired_folders.size = 16", "unpaired_folders.load_size = 20", "CycleGan.image_shape = [16, 16, 3]")
 CHANGES: Mapping[str, Sequence[str]] = {
@@ -59,30 +60,59 @@ CHANGES: Mapping[str, Sequence[str]] = {
 }
 
 
+class Strategy(NamedTuple):
+    """A strategy that every configuration is trained with."""
+
+    runtime: Sequence[str]  # files of `configs/runtime`
+    bindings: Sequence[str] = ()
+    replicas: int = 1
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "one_device": Strategy(["one_device"]),
+    "mirrored": Strategy(["mirrored"], ["mirrored.replicas = 2"], replicas=2),
+    "mesh": Strategy(["mesh"]),
+    "local_steps": Strategy(
+        ["mirrored", "local_steps"], ["mirrored.replicas = 2", "Trainer.local_steps = {half}"], replicas=2
+    ),
+}
+
+
 class Case(NamedTuple):
-    """One configuration with a number of replicas and microbatches."""
+    """One configuration with a strategy and a number of microbatches."""
 
     config: str
-    replicas: int
+    strategy: str
     microbatches: int
 
     def __str__(self) -> str:
-        return f"{self.config} {self.replicas} x {self.microbatches}"
+        return f"{self.config} {self.strategy} x {self.microbatches}"
+
+    @property
+    def replicas(self) -> int:
+        """Returns the number of replicas, between which there are collectives if there are several."""
+        return STRATEGIES[self.strategy].replicas
+
+    @property
+    def folder(self) -> str:
+        """Returns the workdir below the folder of a side."""
+        return f"{self.config}/{self.strategy}x{self.microbatches}"
 
     def order(self, root: Path, folders: Path, steps: int, file: Path | None) -> dict[str, Any]:
         """Returns the request for `trains.py`: the flags, and the workdir below `root`."""
-        runtime = "mirrored" if self.replicas > 1 else "one_device"
+        runtime, bindings, _ = STRATEGIES[self.strategy]
         folder = folders / FOLDERS.get(self.config, "")
         half = max(1, steps // 2)
         params = [change.format(folder=folder) for change in CHANGES.get(self.config, ())]
         params += [f"Trainer.{name} = {steps}" for name in ("steps", "evaluate_every", "checkpoint_every")]
         params += [f"Trainer.{name} = {half}" for name in ("log_every", "chunk_steps")]
         params += [f"Trainer.microbatches = {self.microbatches}"]
-        params += [f"mirrored.replicas = {self.replicas}"] if self.replicas > 1 else []
-        files = [file or f"CHECKOUT/configs/{self.config}.gin", f"CHECKOUT/configs/runtime/{runtime}.gin"]
+        params += [binding.format(half=half) for binding in bindings]
+        files = [file or f"CHECKOUT/configs/{self.config}.gin"]
+        files += [f"CHECKOUT/configs/runtime/{name}.gin" for name in runtime]
         return {
             "name": str(self),
-            "workdir": str(root / self.config / f"{self.replicas}x{self.microbatches}"),
+            "workdir": str(root / self.folder),
             "flags": [*(f"--gin_file={name}" for name in files), *(f"--gin_param={param}" for param in params)],
             "modes": ["train", "summary"] if self.replicas > 1 else ["train"],
         }
@@ -99,7 +129,7 @@ class Found(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Trains, prints a table, and returns 1 if anything differs."""
     flags = _parse(sys.argv[1:] if arguments is None else arguments)
-    cases = [Case(*case) for case in itertools.product(flags.configs, COUNTS, COUNTS)]
+    cases = [Case(*case) for case in itertools.product(flags.configs, flags.strategies, MICROBATCHES)]
     with tempfile.TemporaryDirectory() as scratch, checkout_of(flags.against, Path(scratch)) as other:
         folders = Path(scratch) / "folders"
         _write_folders(folders)
@@ -143,7 +173,7 @@ def _path_now(path: str, renamed: Mapping[str, str]) -> str:
 
 
 def _found(root: Path, case: Case) -> Found:
-    workdir = root / case.config / f"{case.replicas}x{case.microbatches}"
+    workdir = root / case.folder
     [manifest] = workdir.glob("checkpoints/*/manifest.json")
     variables = {path: v["sha256"] for path, v in json.loads(manifest.read_text())["variables"].items()}
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -195,13 +225,13 @@ def _write_folders(folders: Path) -> None:
 
 
 def _print_table(rows: Mapping[Case, Sequence[str]], found: Mapping[Case, Found], flags: argparse.Namespace) -> None:
-    table = Table("configuration", "replicas x microbatches", "variables", "figures", "collectives", "verdict")
+    table = Table("configuration", "strategy x microbatches", "variables", "figures", "collectives", "verdict")
     for case, differences in rows.items():
         now = found[case]
         figures = sum(len(line) - 2 for line in now.lines)  # step and split aren't metrics
         counts = (f"{len(now.variables)}", f"{figures}", f"{len(now.collectives)}")
         table.add_row(
-            case.config, f"{case.replicas} x {case.microbatches}", *counts, _verdict(case, differences, flags)
+            case.config, f"{case.strategy} x {case.microbatches}", *counts, _verdict(case, differences, flags)
         )
     Console(width=120).print(table)
 
@@ -217,6 +247,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--against", required=True, metavar="REVISION", help="the git revision to compare with")
     add("--configs", nargs="+", default=known, metavar="NAME", help=f"some of {', '.join(known)} (default: all)")
+    add(
+        "--strategies",
+        nargs="+",
+        default=["one_device", "mirrored"],
+        choices=STRATEGIES,
+        metavar="NAME",
+        help=f"some of {', '.join(STRATEGIES)} (default: one_device mirrored); a mesh refuses some configurations",
+    )
     add("--steps", type=int, default=20, help="how many to train (default: 20)")
     add("--renamed", nargs="+", default=[], metavar="OLD=NEW", help="changed prefixes of variables' paths")
     add(
