@@ -4,6 +4,9 @@ import pytest
 import tensorflow as tf
 
 from core.distribution import Backend, backend_of, exchange_of, is_strategy, made_strategy, register
+from core.engine import assemble
+from core.random import Rng
+from tests.toys import Line
 
 
 class Plan:
@@ -30,6 +33,12 @@ def test_backend_is_that_of_the_nearest_registered_class():
     assert backend_of(Narrower(Plan())).how == "as planned"
     with pytest.raises(AssertionError, match=r"`Plan` has no backend: `@register\(Plan\)` gives it one"):
         backend_of(Plan())
+
+
+def test_assembly_keeps_its_backend():
+    assembly = assemble(lambda: Line(rng=Rng.from_seed(0)), tf.distribute.OneDeviceStrategy("CPU:0"))
+    assert type(assembly.backend) is Backend
+    assert assembly.backend is assembly.backend
 
 
 def test_old_name_of_a_backend_s_exchange_warns():
