@@ -37,7 +37,7 @@ def attend(
     """Returns `softmax(q k' / sqrt(size)) v` of `q` [batch, time, heads, size], `k`, `v` [batch, keys, kv_heads, size].
 
     `mask` is true where attention is allowed: `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`.
-    Its axes may have size 1 for a shared mask. With `documents` [batch, time], integers, a query sees keys of its own
+    Its axes may have size 1 for a shared mask. With `documents` [batch, time], integers, a query sees keys of the same
     document. With `causal`, query `i` sees the keys up to `first_query + i`, and with a `window` only the last
     `window` of these. A query that sees no key gets zeros.
 
@@ -224,8 +224,8 @@ def _check_documents(documents: tf.Tensor, q: tf.Tensor, k: tf.Tensor) -> None:
     if not documents.dtype.is_integer or not fits:
         raise ValueError(
             f"`documents` of `attend` are {documents.dtype.name} of shape {documents.shape}, for {q.shape[1]} queries "
-            f"and {k.shape[1]} keys; they number the document of each position of one sequence: give integers of "
-            f"shape {expected}, and as many keys as queries."
+            f"and {k.shape[1]} keys. They number the documents of one sequence: give integers of shape {expected}, and "
+            "as many keys as queries."
         )
 
 

@@ -83,8 +83,8 @@ class Tiled(NamedTuple):
     """Attention in the tiles of a grid. Masks are stacks, true where attention is allowed.
 
     Its arguments are stacks `q`, `k`, `v`, then `bias` and `slopes` if `biased` and `sloped` say so. A tile of `q` is
-    [batch, groups, heads, queries, size]; of `k` and `v` [batch, groups, keys, size]; of the others five axes that
-    broadcast to [batch, groups, heads, queries, keys].
+    [batch, groups, heads, queries, size]. A tile of `k` or `v` is [batch, groups, keys, size]. All others broadcast to
+    [batch, groups, heads, queries, keys].
     """
 
     grid: Grid

@@ -100,8 +100,8 @@ def _tensor_list(op: tf.Operation) -> Said | None:
     if op.type != "TensorListSetItem":
         return None
     return (
-        "a `tf.TensorArray`, as `tf.map_fn`, `tf.scan` and a phase with outputs use it, unless that has "
-        "`microbatches=1`, can't be laid out on a mesh",
+        "a `tf.TensorArray`, as `tf.map_fn`, `tf.scan`, attention in tiles (`chunk_size=None` turns them off) and a "
+        "phase with outputs use it, unless that has `microbatches=1`, can't be laid out on a mesh",
         "compute all at once, or write into a tensor by `tf.tensor_scatter_nd_update`",
     )
 

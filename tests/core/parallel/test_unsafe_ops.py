@@ -9,7 +9,7 @@ import tensorflow as tf
 from core import losses
 from core.distribution import Ledger, backend_of
 from core.errors import ConfigurationError
-from core.layers import Linear
+from core.layers import Linear, attend
 from core.optimizers import sgd
 from core.parallel.mesh.unsafe_ops import refuse_unsafe
 from core.random import Rng
@@ -50,6 +50,13 @@ SAFE = {
 
 def traced(fn, spec):
     return tf.function(fn, autograph=False).get_concrete_function(spec)
+
+
+def test_attention_in_tiles_is_named_with_the_setting_that_turns_them_off():
+    tiled = traced(lambda x: attend(x, x, x, chunk_size=2), tf.TensorSpec([2, 4, 2, 3]))
+    said = r"`attend` of `core\.layers`, called at .*attention in tiles \(`chunk_size=None` turns them off\)"
+    with pytest.raises(ConfigurationError, match=said):
+        refuse_unsafe(tiled, (2, 2))
 
 
 @pytest.mark.parametrize("name", UNSAFE)

@@ -15,6 +15,7 @@ from core.testing import (
     assert_task,
 )
 from core.testing.plain import optimizers_of
+from models.language import transformer
 
 RNG = Rng.from_seed(0)
 SHAPES = {
@@ -23,6 +24,7 @@ SHAPES = {
         "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "size": 16, "num_heads": 4, "num_kv_heads": 2,
         "bias": False,
     },
+    "ALiBi, a window": {"positions": "alibi", "window": 3},
 }  # fmt: skip
 
 
@@ -40,6 +42,16 @@ def test_loss_counts_tokens_that_follow_one_of_their_document():
     assert figures["perplexity"] == pytest.approx(np.exp(counted.mean()))
     assert example["bytes"][[1, 2, 4]].tolist() == [3, 0, 0]
     assert figures["bits_per_byte"] == pytest.approx(counted.sum() / np.log(2) / 3)
+
+
+def test_positions_in_long_rows_are_counted_like_those_in_short_ones(monkeypatch):
+    documents = tf.constant([[0, 0, 1, 1, 1, 2, -1, -1], [3, 0, 3, 3, 0, -1, 3, 7]])
+    expected = [[0, 1, 0, 1, 2, 0, 0, 1], [0, 0, 1, 2, 1, 0, 3, 0]]
+    np.testing.assert_array_equal(transformer.positions_in(documents), expected)
+    monkeypatch.setattr(transformer, "LONG", 4)
+    for compiled in (False, True):
+        run = tf.function(transformer.positions_in, jit_compile=compiled, autograph=False)
+        np.testing.assert_array_equal(run(documents), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -132,6 +144,7 @@ def test_source_that_does_not_fit_is_refused():
     ("settings", "says"),
     [
         ({"positions": "sinusoidal"}, "give one of 'learned', 'rotary'"),
+        ({"window": 0}, "`window` is 0; give a whole number"),
         ({"norm": "batch"}, "give one of 'layer', 'rms'"),
         ({"feed_forward": "relu"}, "give one of 'gelu', 'swiglu'"),
         ({"num_heads": 5}, "doesn't divide `size=12`"),
