@@ -1,6 +1,7 @@
 """The memory that a traced step holds while each of its operations runs.
 
-As in TensorFlow's executor, operations run when their inputs are complete, here one at a time. A tensor uses memory
+As in TensorFlow's executor, operations run when their inputs are complete, here one at a time, and after the
+operations of `tf.control_dependencies`. A tensor uses memory
 from the operation that makes it until the last one that reads it. Views of other memory, such as a reshape, use none.
 Arithmetic reuses the memory of an input that is no longer needed. The branch with the larger memory counts. Kernel
 workspace (a convolution's patches, a library's buffers), parallel operations and the allocator's overhead are excluded.
@@ -9,7 +10,7 @@ The gradients of parameters are the inputs of operations that write parameters, 
 """
 
 import collections
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -138,7 +139,10 @@ class _Simulation:
                 self.reading.setdefault(self.name(x), []).append(op)
         for x in graph.outputs:
             self.readers[self.name(x)] = self.readers.get(self.name(x), 0) + 1
+        self.after = _explicit_order(self.ops)
         self.waiting = {id(op): len({self.name(x) for x in read_by(op)}) for op in self.ops}
+        for op in (later for group in self.after.values() for later in group):
+            self.waiting[id(op)] += 1
         self.buffers: dict[str, _Buffer] = {}
         self.now, self.moments = NOTHING, Timeline()
         self.own = {self.name(x) for i, x in enumerate(graph.inputs) if i in owned}
@@ -147,7 +151,7 @@ class _Simulation:
         return self.same.get(x.name, x.name)
 
     def run(self) -> Timeline:
-        ready = collections.deque(op for op in self.ops if not op.inputs)
+        ready = collections.deque(op for op in self.ops if not op.inputs and not self.waiting[id(op)])
         while ready:
             op = ready.popleft()
             self._take(op)
@@ -167,11 +171,14 @@ class _Simulation:
         """Returns the operations whose inputs are complete now that `op` has run."""
         found = []
         for x in op.outputs:
-            for reader in dict.fromkeys(self.reading.get(self.name(x), ())):
-                self.waiting[id(reader)] -= 1
-                if self.waiting[id(reader)] == 0:
-                    found.append(reader)
-        return found
+            found += self._ready(dict.fromkeys(self.reading.get(self.name(x), ())))
+        return found + self._ready(self.after.get(op.name, ()))
+
+    def _ready(self, ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+        """Returns those of `ops` that now wait for nothing else."""
+        for op in ops:
+            self.waiting[id(op)] -= 1
+        return [op for op in ops if self.waiting[id(op)] == 0]
 
     def _dying(self, op: tf.Operation) -> list[_Buffer]:
         """Returns the buffers whose last reader is `op`."""
@@ -275,6 +282,20 @@ class _Simulation:
                 self._join(x, op.inputs[through[i] + functions[0].first])
             else:
                 self._new(x, max(0, grown.get(i, self._size(x))))
+
+
+def _explicit_order(ops: Sequence[tf.Operation]) -> dict[str, list[tf.Operation]]:
+    """Returns `{name: operations that wait for this one's values, though they don't read them}`.
+
+    Waits for operations with side effects are excluded: TensorFlow adds most of them, and they hold no memory.
+    """
+    pure = {op.name for op in ops if not op._is_stateful and op.outputs}
+    found: dict[str, list[tf.Operation]] = {}
+    for op in ops:
+        for earlier in op.control_inputs:
+            if earlier.name in pure:
+                found.setdefault(earlier.name, []).append(op)
+    return found
 
 
 def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str]:
