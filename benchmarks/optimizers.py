@@ -2,9 +2,11 @@
 
 If TensorFlow has a fused kernel for the optimizer, the peer is a bare loop over that kernel, and the claim is at most
 1.1 times its time. The other optimizers are compared with themselves compiled by XLA, to see where that pays.
+Optimizers with narrow slots are compared with themselves with float32 slots, both compiled or neither.
 """
 
 import argparse
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -98,6 +100,12 @@ WITHOUT_KERNEL: dict[str, Transform] = {
     "lookahead, of adam": optimizers.lookahead(optimizers.adam(1e-3)),
     "sam, of adam": optimizers.sam(optimizers.adam(1e-3)),
 }
+NARROW: dict[str, Callable[[str], Transform]] = {
+    "adam": lambda slots: optimizers.adam(1e-3, slots=slots),
+    "sgd, momentum": lambda slots: optimizers.sgd(0.01, momentum=0.9, slots=slots),
+    "lion": lambda slots: optimizers.lion(1e-4, slots=slots),
+    "muon": lambda slots: optimizers.muon(1e-2, slots=slots),
+}
 
 
 def shapes() -> dict[str, list[int]]:
@@ -147,6 +155,15 @@ def rows(wanted: set[str], pairs: int) -> Iterator[tuple[str, ...]]:
         seconds = interleaved({"ours": ours(transform, gradients), "peer": peer}, pairs=pairs)
         median, low, high = ratio(seconds["ours"], seconds["peer"])
         yield name, against, f"{1e3 * np.median(seconds['ours']):.1f}", f"{median:.2f}", f"{low:.2f} to {high:.2f}"
+    for (name, make), slots, compiled in itertools.product(NARROW.items(), ("bfloat16", "int8"), (False, True)):
+        if wanted and f"{name.split(',')[0]}_{slots}" not in wanted:
+            continue
+        sides = {side: ours(make(side), gradients, compiled=compiled) for side in (slots, "float32")}
+        seconds = interleaved(sides, pairs=pairs)
+        median, low, high = ratio(seconds[slots], seconds["float32"])
+        against = "float32 slots, both under XLA" if compiled else "float32 slots"
+        milliseconds = f"{1e3 * np.median(seconds[slots]):.1f}"
+        yield f"{name}, {slots} slots", against, milliseconds, f"{median:.2f}", f"{low:.2f} to {high:.2f}"
     if not wanted or "shampoo" in wanted:
         # Uncompiled only: XLA takes minutes over the eigenvectors of matrices of this size.
         seconds = interleaved({"ours": ours(optimizers.shampoo(1e-2, root_every=20), gradients)}, pairs=5)
@@ -156,7 +173,7 @@ def rows(wanted: set[str], pairs: int) -> Iterator[tuple[str, ...]]:
 def main() -> None:
     """Prints one row per optimizer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="optimizers, separated by commas")
+    parser.add_argument("--only", default="", help="optimizers, separated by commas, such as adam,lion_int8")
     parser.add_argument("--pairs", type=int, default=25, help="interleaved pairs (default: 25)")
     flags = parser.parse_args()
     table = Table("rule", "against", "ms", "ratio", "95 % interval", title="An update of 50 variables, 10 M parameters")

@@ -17,6 +17,7 @@ from core.estimate.places import Place
 from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.estimate.work import NODES, chain_in, nodes_of, work_of
+from core.optimizers.narrow_slots import bytes_of_slots
 from core.parallel.mesh.axes import axes_of_slots
 from core.parallel.mesh.layouts import WHOLE
 from core.parallel.mesh.plan import BATCH, MeshPlan, OnMesh
@@ -45,6 +46,7 @@ class Figures:
     kinds: Mapping[Kind, float] = dataclasses.field(default_factory=dict)
     chain: Mapping[Kind, float] = dataclasses.field(default_factory=dict)  # the same, along the longest chain
     evaluation: Counter[str] = dataclasses.field(default_factory=Counter)  # cost of an evaluation
+    saved: Counter[str] = dataclasses.field(default_factory=Counter)  # bytes by which narrow variables are smaller
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
         """Returns these sums plus `times` * (`more` - `base`), the cost of further identical blocks."""
@@ -68,6 +70,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
     held = Counter(held_in(chunk, on_device(step.exchange.device, bytes_of), in_rounds=in_rounds))
     weights = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
     kept = Counter({SLOTS: sum(map(bytes_of, weights)) if in_rounds else 0})  # copies from the start of the round
+    stored, wide = bytes_of_slots(assembly.optimizers.values())
     return Figures(
         standing=whole + kept,
         held=held,
@@ -80,6 +83,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
         work=work_of(chunk.graph),
         kinds=kinds_in(chunk.graph),
         chain=chain_in(chunk.graph),
+        saved=Counter({SLOTS: wide - stored}),
     )
 
 

@@ -15,10 +15,15 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 @gin.configurable
 def adam(
-    learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
+    learning_rate: float | Schedule,
+    *,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    slots: str = "float32",
 ) -> Transform:
     """Follows Kingma and Ba (2015), "Adam: a method for stochastic optimization"."""
-    return _adam("adam", learning_rate, beta_1, beta_2, epsilon, Decay(0.0))
+    return _adam("adam", learning_rate, beta_1, beta_2, epsilon, Decay(0.0), slots)
 
 
 @gin.configurable
@@ -30,6 +35,7 @@ def adamw(
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
     no_decay: Sequence[str] = (),
+    slots: str = "float32",
 ) -> Transform:
     """Follows Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
 
@@ -37,11 +43,17 @@ def adamw(
     omits the base learning rate.) Parameters whose path matches a pattern of `no_decay` don't decay.
     """
     check_rate(weight_decay=weight_decay)
-    return _adam("adamw", learning_rate, beta_1, beta_2, epsilon, Decay(weight_decay, no_decay))
+    return _adam("adamw", learning_rate, beta_1, beta_2, epsilon, Decay(weight_decay, no_decay), slots)
 
 
 def _adam(
-    name: str, learning_rate: float | Schedule, beta_1: float, beta_2: float, epsilon: float, decay: Decay
+    name: str,
+    learning_rate: float | Schedule,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    decay: Decay,
+    slots: str,
 ) -> Transform:
     check_adam(beta_1, beta_2, epsilon)
 
@@ -59,4 +71,13 @@ def _adam(
 
     kernel = Kernel(tf.raw_ops.ResourceApplyAdam, {"m": "m", "v": "v"}, scalars)
     exact = kernels_keep(beta_1, beta_2, to=2e-5)
-    return rule(name, zeros("m", "v"), scale, learning_rate, decay=decay, kernel=kernel if exact else None)
+    return rule(
+        name,
+        zeros("m", "v"),
+        scale,
+        learning_rate,
+        decay=decay,
+        kernel=kernel if exact else None,
+        slots=slots,
+        squares=("v",),
+    )

@@ -20,6 +20,7 @@ def lion(
     beta_1: float = 0.9,
     beta_2: float = 0.99,
     no_decay: Sequence[str] = (),
+    slots: str = "float32",
 ) -> Transform:
     """Follows Chen et al. (2023), "Symbolic discovery of optimization algorithms": the sign of an average.
 
@@ -34,4 +35,4 @@ def lion(
         updates = scale_by_rate(decay.add(signs, params, step), rate)
         return updates, {"m": averages(state["m"], gradients, beta_2)}
 
-    return rule("lion", zeros("m"), scale, learning_rate, decay=decay)
+    return rule("lion", zeros("m"), scale, learning_rate, decay=decay, slots=slots)

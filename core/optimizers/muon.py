@@ -44,11 +44,13 @@ def muon(
     epsilon: float = 1e-8,
     other: Transform | None = None,
     other_for: Sequence[str] = (),
+    slots: str = "float32",
 ) -> Transform:
     """Follows Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Decay reads parameters.
 
     Muon trains the matrices (parameters of rank 2). `other` trains parameters of another rank, and matrices that match
-    a pattern of `other_for`, such as embeddings and the last layer. `other` is AdamW at the same rate by default.
+    a pattern of `other_for`, such as embeddings and the last layer. `other` is AdamW at the same rate by default,
+    with the same `slots`; another `other` has its own.
 
     As in Optax, the Nesterov direction uses Nadam's bias corrections. Jordan's code and PyTorch use none, so the first
     updates differ. The update of a matrix [in, out] is scaled by √max(1, out/in).
@@ -75,5 +77,5 @@ def muon(
             directions[path] = gain * orthogonalise(directions[path], newton_schulz_steps, epsilon)
         return scale_by_rate(decay.add(directions, params, step), rate), {"momentum": m}
 
-    matrices = rule("muon", zeros("momentum"), scale, learning_rate, decay=decay)
-    return partition("muon", label, {"matrix": matrices, "other": chain(other or adamw(learning_rate))})
+    matrices = rule("muon", zeros("momentum"), scale, learning_rate, decay=decay, slots=slots)
+    return partition("muon", label, {"matrix": matrices, "other": chain(other or adamw(learning_rate, slots=slots))})

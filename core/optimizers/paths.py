@@ -11,6 +11,11 @@ from collections.abc import Iterable, Sequence
 from core.errors import did_you_mean
 
 
+def matches(pattern: str, path: str) -> bool:
+    """Says whether `pattern` matches `path`, or the end of it after a slash."""
+    return fnmatch.fnmatchcase(f"/{path}", f"*/{pattern}")
+
+
 def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str, what: str = "parameter") -> set[str]:
     """Returns the paths that match at least one of `patterns`; a pattern without a match raises an error."""
     paths = list(paths)
@@ -18,7 +23,7 @@ def matching(patterns: Sequence[str], paths: Iterable[str], *, argument: str, wh
         raise ValueError(f"`{argument}` is the string {patterns!r}; give a list of patterns: [{patterns!r}].")
     found: set[str] = set()
     for pattern in patterns:
-        hits = {path for path in paths if fnmatch.fnmatchcase(f"/{path}", f"*/{pattern}")}
+        hits = {path for path in paths if matches(pattern, path)}
         if not hits:
             ends = {path.split("/", i)[-1] for path in paths for i in range(path.count("/") + 1)}
             raise ValueError(

@@ -4,13 +4,14 @@ A rule multiplies by its learning rate itself; no later transform does. So Adam'
 scalar, rounded once for all parameters, as in TensorFlow's kernel.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
 from core.arguments import check_rate
 from core.optimizers.decay import Decay
 from core.optimizers.kernels import Kernel
+from core.optimizers.narrow_slots import FLOAT32, check_slots, narrow_slots
 from core.optimizers.rates import as_dtype, rate_at
 from core.optimizers.transform import Rate, Schedule, Slots, State, Tensors, Transform, Variables, stateful
 
@@ -31,18 +32,19 @@ def rule(
     decay: Decay | None = None,
     kernel: Kernel | None = None,
     linear: bool = False,
+    slots: str = FLOAT32,
+    squares: Collection[str] = (),
 ) -> Transform:
     """Makes a transform from `scale(gradients, state, params, step, rate) -> (updates, state)`.
 
     `decay` has its patterns checked here, but `scale` must add the decay itself. With a `kernel`, the decay is
     subtracted from the parameters before the kernel's update.
+
+    `slots` is the dtype in which state is stored. Other dtypes than "float32" have no kernel, and need a `scale` that
+    treats each parameter separately; state named in `squares` is an average of squares.
     """
     check_rate(learning_rate=learning_rate)
-
-    def checked_init(params: Tensors) -> State:
-        if decay:
-            decay.paths(params)
-        return init(params)
+    check_slots(slots)
 
     def update(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor) -> tuple[Tensors, State]:
         return scale(gradients, state, params, step, rate_at(learning_rate, step))
@@ -54,4 +56,12 @@ def rule(
             decay.shrink(params, step, factor=rate)
         kernel.apply(gradients, slots, params, step, rate)
 
-    return stateful(name, checked_init, update, fused if kernel else None, linear=linear, learning_rate=learning_rate)
+    made = stateful(name, init, update, fused if kernel else None, linear=linear, learning_rate=learning_rate)
+    stored = narrow_slots(made, slots, squares=squares)
+
+    def checked_init(params: Tensors) -> State:
+        if decay:
+            decay.paths(params)
+        return stored.init(params)
+
+    return stored._replace(init=checked_init)

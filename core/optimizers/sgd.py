@@ -4,6 +4,7 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_fraction
+from core.errors import shown
 from core.optimizers.kernels import Kernel
 from core.optimizers.moments import decaying_sums, zeros
 from core.optimizers.rule import rule, scale_by_rate
@@ -11,7 +12,9 @@ from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
-def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: bool = False) -> Transform:
+def sgd(
+    learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: bool = False, slots: str = "float32"
+) -> Transform:
     """Steps θ ← θ - α u, where u is the gradient, or with momentum the decaying sum of the gradients.
 
     As in PyTorch and Optax, the newest rate α multiplies the whole sum, earlier gradients included. (In Sutskever et
@@ -20,6 +23,11 @@ def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: boo
     check_fraction(momentum=momentum)
     if nesterov and not momentum:
         raise ValueError("`nesterov` is true, but `momentum` is 0.0; give the momentum, such as `momentum=0.9`.")
+    if slots != "float32" and not momentum:
+        raise ValueError(
+            f"`slots` is {shown(slots)}, but `momentum` is 0.0, and `sgd` without momentum has no slots; leave `slots` "
+            "out, or give the momentum, such as `momentum=0.9`."
+        )
 
     def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
         if not momentum:
@@ -37,5 +45,5 @@ def sgd(learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: boo
         kernel = Kernel(roll, {"accum": "momentum"}, lambda rate, t, dtype: {"lr": rate, "momentum": momentum})
     else:
         kernel = Kernel(descend, {}, lambda rate, t, dtype: {"lr": rate})
-    slots = ("momentum",) if momentum else ()
-    return rule("sgd", zeros(*slots), scale, learning_rate, kernel=kernel, linear=True)
+    init = zeros("momentum") if momentum else zeros()
+    return rule("sgd", init, scale, learning_rate, kernel=kernel, linear=True, slots=slots)

@@ -6,6 +6,7 @@ import optax
 
 from core import optimizers as ours
 
+from .narrow_rows import NARROW
 from .optimizer_battery import Row
 from .optimizer_peers import (
     in_float64,
@@ -130,4 +131,4 @@ OPTIMIZERS = (
         reason="The alternating form: two updates, on two batches, make one."),
 )  # fmt: skip
 
-ROWS = (*OPTIMIZERS, *TRANSFORMS, *SCHEDULES)
+ROWS = (*OPTIMIZERS, *NARROW, *TRANSFORMS, *SCHEDULES)

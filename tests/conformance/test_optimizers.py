@@ -172,6 +172,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(ZERO.split(), (0, -1)),
     **dict.fromkeys(("beta_1", "beta_2", "momentum", "rho", "decay"), (-0.1, 1.0)),
     "warmup_fraction": (0.0, 1.0),
+    "slots": ("int4", "float16", tf.int32, 8),
     "factor": (0.0, 1.0),
     "relative_tolerance": (-0.1, 1.1),
     "rates": ([0.1, -0.1],),

@@ -9,6 +9,7 @@ from tests.conformance.battery import table
 from tests.conformance.layer_rows import ROWS_OF_LAYERS
 from tests.conformance.loss_rows import ROWS_OF_LOSSES
 from tests.conformance.metric_rows import ROWS_OF_METRICS
+from tests.conformance.narrow_rows import NARROW
 from tests.conformance.optimizer_rows import OPTIMIZERS
 from tests.conformance.schedule_rows import SCHEDULES
 from tests.conformance.transform_rows import TRANSFORMS
@@ -33,7 +34,8 @@ OPTIMIZERS_HEAD = """
 An optimizer is a pure `Transform`, chained with others: `chain(clip_by_global_norm(1.0), adamw(1e-3))`. *Needs* lists
 its inputs besides gradients. Masks and groups use shell wildcards on a parameter's path or its end: `b` is every
 parameter named `b`, `encoder/*` everything below an `encoder`. In gin files, write `@schedules.constant()`, because
-`constant` is also a name of gin itself.
+`constant` is also a name of gin itself. `slots="bfloat16"` or `"int8"` makes an optimizer's
+[state smaller](fit-into-memory.md#smaller-optimizer-state).
 
 A gin file binds arguments by the name of the optimizer, and takes optimizers and learning-rate schedules as
 references:
@@ -70,7 +72,7 @@ def page() -> str:
         sections.append(f"\n## {title}\n\n{_line(*columns)}{_rule(len(columns))}{''.join(lines)}")
         sections.append(calls(package, (row.part for row in rows)))
     for title, head, rows in (
-        ("Optimizers", OPTIMIZERS_HEAD, OPTIMIZERS),
+        ("Optimizers", OPTIMIZERS_HEAD, (*OPTIMIZERS, *NARROW)),
         ("Transforms", "", TRANSFORMS),
         ("Schedules", "", SCHEDULES),
     ):

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from core.errors import ConfigurationError
-from core.estimate import Figures
+from core.estimate import SLOTS, Figures
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.options.sizes import size
 from trainers.performance.dry_run.build import DryBuild
@@ -34,6 +34,9 @@ def run(session: Session) -> int:
     console.print(operations_table(figures.operations, build.settings.global_batch_size, alike=build.repeats.found))
     held = held_by_a_device(build, figures)
     console.print(memory_table(build, held))
+    if saved := figures.saved[SLOTS]:
+        stored = figures.standing[SLOTS]
+        console.print(f"narrow slots: slots take {size(stored)}; in float32, {size(stored + saved)}", highlight=False)
     console.print(does_it_fit(build, figures, held), highlight=False)
     console.print(how_long(build, figures), highlight=False)
     crossing = _crossing(build, figures)

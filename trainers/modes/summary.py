@@ -10,6 +10,7 @@ from rich.table import Table
 from core.distribution.shapes_only import shapes_only
 from core.engine import Assembly
 from core.engine.plan import Plan
+from core.optimizers.narrow_slots import bytes_of_slots
 from core.task.trained import Standing, standings
 from trainers.session import Session
 from trainers.trainer import Trainer
@@ -44,6 +45,9 @@ def run(session: Session) -> int:
     )
     if remark := assembly.backend.memory_remark(assembly.variables):
         console.print(remark)
+    stored, wide = bytes_of_slots(assembly.optimizers.values())
+    if stored < wide:
+        console.print(f"narrow slots: the optimizers' slots take {stored:,} bytes; in float32, {wide:,}")
     if trainer.train_step.exchange.replicas > 1:
         console.print(_collectives(trainer))
     return 0

@@ -4,6 +4,7 @@ from core.arguments import listed
 from core.engine.assembly import Assembly
 from core.errors import ConfigurationError
 from core.optimizers import Transform
+from core.optimizers.narrow_slots import is_codes
 from core.task import Compute, Phase, Update
 
 _OR = "or leave `Trainer.local_steps` out."
@@ -18,6 +19,7 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
     if outer:
         _check_looks_at_no_loss(outer)
         _check_copies(assembly, outer)
+    _check_averages(assembly)
     if assembly.strategy.num_replicas_in_sync == 1:
         return
     alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]
@@ -28,6 +30,18 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
         )
     for phase in assembly.phases:
         _check_phase(phase, global_batch_size)
+
+
+def _check_averages(assembly: Assembly) -> None:
+    """Raises a `ConfigurationError` for slots that a synchronization can't average."""
+    for phase, optimizer in assembly.optimizers.items():
+        coded = [name for name, slot in optimizer.variables.items() if is_codes(slot)]
+        if coded:
+            raise ConfigurationError(
+                f"the optimizer of phase `{phase}` stores `{coded[0]}` in 8-bit codes (`slots`), but "
+                "`Trainer.local_steps` averages slots over replicas, and codes can't be averaged: give "
+                f'`slots="bfloat16"`, {_OR}'
+            )
 
 
 def _check_phase(phase: Phase, global_batch_size: int) -> None:

@@ -13,7 +13,7 @@ from core.distribution.shapes_only import asked_for_shapes, made
 from core.errors import ConfigurationError
 from core.optimizers import Optimizer
 from core.parallel.mesh.axes import axes_of_slots, axes_of_task, slots_of_shape
-from core.parallel.mesh.checks import check_on_mesh
+from core.parallel.mesh.checks import check_on_mesh, check_slots_on_mesh
 from core.parallel.mesh.drift import device_drift_check
 from core.parallel.mesh.outputs import lay_out_outputs
 from core.parallel.mesh.plan import BATCH, MeshPlan
@@ -96,7 +96,8 @@ class MeshBackend(Backend):
         )
 
     def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
-        """Raises a `ConfigurationError` for slot patterns that match no slot."""
+        """Raises a `ConfigurationError` for narrow slots, and for slot patterns that match no slot."""
+        check_slots_on_mesh(optimizers)
         slots = [slots_of_shape(task, optimizer).values() for optimizer in optimizers]
         self.strategy.plan.check_slots({path for found in slots for path, _ in found})
 

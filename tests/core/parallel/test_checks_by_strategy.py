@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from core import layers
 from core.errors import ConfigurationError
 from core.module import Module
 from core.optimizers import (
@@ -147,6 +148,37 @@ def test_outer_optimizer_that_reads_the_loss_is_refused():
     rule = chain(sgd(0.9), reduce_on_plateau())
     with pytest.raises(ConfigurationError, match=r"`Trainer\.outer` has `reduce_on_plateau`, which reads the loss"):
         check_local_steps(assemble(Line, on_virtual_cpus(1)), global_batch_size=16, outer=rule)
+
+
+class Wide(Line):
+    """A task whose slots are large enough to be narrowed."""
+
+    rule = adamw(0.01, slots="int8")
+
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.net = layers.Linear(3, 2000, rng=rng)
+
+    def phases(self):
+        return [dataclasses.replace(phase, trains=self.net, optimizer=self.rule) for phase in super().phases()]
+
+
+class WideInHalves(Wide):
+    rule = adamw(0.01, slots="bfloat16")
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_codes_are_refused_by_local_steps_but_not_bfloat16(replicas):
+    strategy = on_virtual_cpus(replicas)
+    with pytest.raises(ConfigurationError, match=r"phase `net` stores `adamw/m/w` in 8-bit codes .*`slots=.bfloat16.`"):
+        check_local_steps(assemble(Wide, strategy), global_batch_size=16)
+    check_local_steps(assemble(WideInHalves, strategy), global_batch_size=16)
+
+
+@pytest.mark.parametrize("task", [Wide, WideInHalves])
+def test_narrow_slots_are_refused_on_a_mesh(task):
+    with pytest.raises(ConfigurationError, match=r"stores `adamw/m/w` in \w+ \(`slots`\), whose rounding a mesh can't"):
+        assemble(task, on_virtual_mesh(2, 1))
 
 
 @pytest.mark.parametrize("rule", [chain(sgd(0.9), ema(0.9)), lookahead(sgd(0.9)), sam(sgd(0.9))])

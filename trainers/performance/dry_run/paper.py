@@ -10,7 +10,7 @@ from core.distribution import backend_of, made_strategy, one_device
 from core.engine import Assembly, TrainStep
 from core.estimate import Figures, laid_out, lay_out_variables, of_evaluation, on_mesh, on_replicas
 from core.parallel.mesh import MeshPlan
-from core.parallel.mesh.checks import check_on_mesh
+from core.parallel.mesh.checks import check_on_mesh, check_slots_on_mesh
 from core.parallel.mesh.outputs import lay_out_outputs
 from core.precision import Door
 from core.task import Placement, Task
@@ -103,7 +103,8 @@ class MeshPaper(Paper):
         return task
 
     def lay_out_variables(self, assembly: Assembly) -> None:
-        """Sets each variable's layout."""
+        """Sets each variable's layout; raises an error for slots that a mesh can't shard."""
+        check_slots_on_mesh(assembly.optimizers.values())
         lay_out_variables(assembly, self.plan)
 
     def marks_of_variable(self, path: str, shape: tf.TensorShape) -> tuple[Hashable, ...]:
