@@ -98,7 +98,7 @@ def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
                 f"{variable.dtype.name} of shape {variable.shape}: give a value like it."
             )
         replaced[id(variable)] = tensor
-    copy: M = _copied(module, replaced)
+    copy: M = copied(module, replaced)
     return copy
 
 
@@ -108,11 +108,19 @@ def original(module: Any) -> Any:
     return kept() if kept else module
 
 
+def is_copy(module: Any) -> bool:
+    """Returns whether `module` is a copy by `with_values`."""
+    return _ORIGINAL in getattr(module, "__dict__", {})
+
+
 _ORIGINAL = "_with_values_of"
 
 
-def _copied(part: Any, made: dict[int, Any]) -> Any:
-    """Copies the module `part` and its submodules; `made` maps ids to copies, and ids of variables to their values."""
+def copied(part: Any, made: dict[int, Any]) -> Any:
+    """Copies the module `part` and its submodules; `made` maps ids of leaves to their values, and of modules to copies.
+
+    A leaf is a variable or a tensor in an attribute. Leaves that `made` doesn't contain are shared with the copy.
+    """
     if id(part) in made or not isinstance(part, tf.Module):
         return made.get(id(part), part)
     copy = made[id(part)] = object.__new__(type(part))
@@ -120,6 +128,6 @@ def _copied(part: Any, made: dict[int, Any]) -> Any:
     attributes |= vars(part)
     for name, value in vars(part).items():
         if name not in part._TF_MODULE_IGNORED_PROPERTIES:
-            attributes[name] = tf.nest.map_structure(lambda leaf: _copied(leaf, made), value)
+            attributes[name] = tf.nest.map_structure(lambda leaf: copied(leaf, made), value)
     attributes[_ORIGINAL] = functools.partial(original, part)  # as a function, so that its variables aren't the copy's
     return copy

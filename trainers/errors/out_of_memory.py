@@ -22,7 +22,7 @@ _NARROW = ("bool", "int8", "uint8", "float8")
 _TRAINING = (
     "training",
     "Lower `Trainer.global_batch_size`, use more `Trainer.microbatches` (with independent rows, results stay the same) "
-    "or keep fewer activations with `core.layers.recompute`",
+    "or keep fewer activations by `Experiment.recompute`",
 )
 _SECTIONS = {
     "trainers/gin_audit/imports.py": ("importing a module that the configuration names", "Free memory on this machine"),
