@@ -93,11 +93,11 @@ def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
 def said(words: Sequence[str]) -> dict[str, float]:
     """Estimates what a process needs, and how long a step takes."""
     from trainers import main as command
+    from trainers.dry_run.build import DryBuild
+    from trainers.dry_run.memory import held_by_a_device, process
+    from trainers.dry_run.time import measured_here
     from trainers.experiment import Experiment
     from trainers.gin_audit import audit
-    from trainers.performance.dry_run.build import DryBuild
-    from trainers.performance.dry_run.memory import held_by_a_device, process
-    from trainers.performance.dry_run.time import measured_here
     from trainers.process.signals import Preemption
     from trainers.session import Session
     from trainers.settings import Settings
@@ -105,7 +105,7 @@ def said(words: Sequence[str]) -> dict[str, float]:
     flags = command.parse(words)
     configuration = audit.read(flags.gin_file, flags.gin_param, search=[CHECKOUT])
     Session(flags, configuration, Path("nowhere"), Preemption()).bind(required=[Experiment, Settings])
-    build = DryBuild()
+    build = DryBuild.from_gin()
     figures = build.figures()
     found = process(build, figures, held_by_a_device(build, figures))
     seconds = measured_here(build, figures)[1].seconds

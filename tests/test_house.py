@@ -42,7 +42,7 @@ FLOORS = [
     ["trainers.configurables", "trainers.settings"],
     ["trainers.loop"],
     ["trainers.trainer"],
-    ["trainers.lifecycle", "trainers.replay"],
+    ["trainers.dry_run", "trainers.lifecycle", "trainers.replay"],
     ["trainers.session"],
     ["trainers.main", "trainers.performance", "trainers.python_api"],
     ["trainers.launch", "trainers.modes"],  # `main` imports the requested mode by name
@@ -89,7 +89,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 53_000
+MOST_LINES = 53_600
 
 
 def sources() -> dict[str, str]:

@@ -21,7 +21,7 @@ PERMITTED = {
     "core.tracing": (1, "a layer chooses a kernel by its variable, and knows no strategy"),
     "trainers.modes.dry_run": (1, "servers aren't to be met for an estimate"),
     "trainers.modes.resume_check": (2, "nothing is built there but by the runs that it compares"),
-    "trainers.performance.dry_run.paper": (1, "a mesh on paper needs none of its devices, and so no strategy"),
+    "trainers.dry_run.paper": (1, "a mesh on paper needs none of its devices, and so no strategy"),
 }
 
 

@@ -14,6 +14,7 @@ from core.distribution import backend_of, is_strategy, made_strategy
 from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
+from core.layers.recompute_by_path import Patterns, recompute_by_path
 from core.precision import FLOAT32, Door, Precision
 from core.random import Rng
 from core.task import Placement, Task
@@ -29,9 +30,10 @@ class Experiment:
     `task` is a factory, called with `rng=`; sources and the strategy are objects without variables. `eval_source`
     measures progress; `eval_sources`, {name: source}, are evaluated as well. A new run begins with the weights of
     `start_from`, or with random ones. `placements`, {phase: placement}, override the task's placements. `one_device`
-    names networks of the task that exist on one device only. `synthetic` trains on the first batches repeatedly, to
-    time a run without input. `deterministic` makes TensorFlow use bit-reproducible operations in the whole process,
-    and raise errors for other operations.
+    names networks of the task that exist on one device only. Modules whose paths match a pattern of `recompute`, such
+    as "net/blocks/*", compute their activations again for the gradient. `{"net/blocks/*": "every_other"}` chooses half
+    of them. `synthetic` trains on the first batches repeatedly, to time a run without input. `deterministic` makes
+    TensorFlow use bit-reproducible operations in the whole process, and raise errors for other operations.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Experiment:
         strategy: Any = None,
         placements: Mapping[str, Placement] = {},
         one_device: Sequence[str] = (),
+        recompute: Sequence[str] | Mapping[str, str] = (),
         seed: int = 0,
         synthetic: bool = False,
         deterministic: bool = False,
@@ -74,6 +77,7 @@ class Experiment:
         self.precision = FLOAT32  # of evaluation, samples and exports
         self.synthetic = synthetic
         self._factory, self._placements, self._one_device = task, placements, one_device
+        self._recompute = recompute
         self._assemble()
         self.task.check_source(train_source)
         check_held_out(self.task, train_source, self.held_out)
@@ -100,14 +104,33 @@ class Experiment:
         """Returns the casts of a use of the task, such as "evaluate", for a batch of `features`."""
         return self.precision.door(use, features)
 
+    @property
+    def one_device(self) -> Sequence[str]:
+        """Returns the names of networks on one device, besides the task's own."""
+        return self._one_device
+
+    @property
+    def recompute(self) -> Patterns:
+        """Returns the patterns of modules that recompute their activations."""
+        return self._recompute
+
+    def recomputing(self, patterns: Patterns) -> None:
+        """Makes the modules that match `patterns` recompute, also in tasks that are made later."""
+        recompute_by_path(self.task, patterns, argument="Experiment.recompute")
+        self._recompute = patterns
+
     def make_task(self) -> Task:
         """Makes a new task, with newly initialised variables."""
-        return assemble_task(self._make, self.strategy, one_device=self._one_device)
+        return assemble_task(self.make_plain_task, self.strategy, one_device=self._one_device)
+
+    def make_plain_task(self, recompute: Patterns | None = None) -> Task:
+        """Makes another task outside the strategy's scope; `recompute`, if given, replaces the experiment's."""
+        return made_by(self._factory, self.seed, self._recompute if recompute is None else recompute)
 
     def make_host_task(self) -> Task:
         """Makes another task with its variables on the CPU, where they can be read with any strategy."""
         with tf.device("CPU:0"):
-            return self._make()
+            return self.make_plain_task()
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:
@@ -127,14 +150,13 @@ class Experiment:
 
     def _assemble(self) -> None:
         self.assembly = fitting(
-            lambda: assemble(self._make, self.strategy, placements=self._placements, one_device=self._one_device),
+            lambda: assemble(
+                self.make_plain_task, self.strategy, placements=self._placements, one_device=self._one_device
+            ),
             self.make_task,
             self.strategy,
         )
         self.task = self.assembly.task
-
-    def _make(self) -> Task:
-        return made_by(self._factory, self.seed)
 
 
 def check_seed(seed: int) -> None:
@@ -145,8 +167,8 @@ def check_seed(seed: int) -> None:
         )
 
 
-def made_by(factory: Callable[..., Task], seed: int) -> Task:
-    """Returns the task that `factory` makes from the run's seed."""
+def made_by(factory: Callable[..., Task], seed: int, recompute: Patterns = ()) -> Task:
+    """Returns the task that `factory` makes from the run's seed; modules that match `recompute` recompute."""
     if isinstance(factory, Task):
         raise ConfigurationError(
             f"`Experiment.task` is a finished `{type(factory).__name__}`; give the class itself (in gin "
@@ -164,6 +186,7 @@ def made_by(factory: Callable[..., Task], seed: int) -> Task:
         raise ConfigurationError(
             f"`Experiment.task` is `{name}`, which made {task!r}; it must make a `core.task.Task`."
         )
+    recompute_by_path(task, recompute, argument="Experiment.recompute")
     return task
 
 

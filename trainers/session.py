@@ -38,12 +38,14 @@ NOT_IDENTITY = (
     "Experiment.strategy",
     "Experiment.placements",
     "Experiment.one_device",
+    "Experiment.recompute",  # changes no number
     "Experiment.deterministic",
     "Experiment.eval_sources",  # evaluations change no weight
     "Gan.*_placement",  # placements were the task's own once
     "Gan.one_device",
     *(f"{name}.*" for name in STRATEGIES),
     "Trainer.steps",
+    "Trainer.memory_budget",  # what it chooses is kept in the workdir
     "Trainer.chunk_steps",
     "Trainer.parallel_calls",
     "Trainer.*_every",
@@ -62,6 +64,9 @@ NOT_IDENTITY = (
     "DryRun.*",
     "stream.replay",
 )
+
+
+TRAINING = ("train", "tune", "diagnose", "replay", "summary")  # modes with steps, which `Trainer.memory_budget` changes
 
 
 class Session:
@@ -94,7 +99,13 @@ class Session:
         failed = functools.partial(record_failed_start, self.workdir) if self.flags.mode == "train" else None
         watched = ending_where_set_up_hangs(self.workdir, _limits_of_set_up(), failed)
         with watched, untraced() if eagerly else contextlib.nullcontext():
-            trainer = Trainer(Experiment(), self.workdir, Settings(), self.preemption, leave_capsule=leave_capsule)
+            experiment, settings = Experiment(), Settings()
+            more: dict[str, Any] = {}
+            if settings.memory_budget is not None and self.flags.mode in TRAINING:
+                from trainers.dry_run.budget import fit_budget
+
+                settings, more["before_tracing"] = fit_budget(experiment, settings, self.workdir)
+            trainer = Trainer(experiment, self.workdir, settings, self.preemption, leave_capsule=leave_capsule, **more)
         self._check_worker_strategy()
         self.configuration.check_consumed()
         return trainer

@@ -22,7 +22,7 @@ from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
 from trainers.options.compile import compile_words, what_to_compile
 from trainers.options.deadlines import Limits
-from trainers.options.sizes import MOST
+from trainers.options.sizes import MOST, bytes_of_text
 
 MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50
@@ -34,7 +34,9 @@ MAX_CHUNK_BYTES = 64 * 2**20  # limit for a chunk's batches in memory; prefetche
 class Settings:
     """The settings of a training, bound as `Trainer.*`: `steps` steps of `global_batch_size` examples.
 
-    A step's examples are divided into `microbatches`, whose gradients are summed before the one update. Intervals are
+    A step's examples are divided into `microbatches`, whose gradients are summed before the one update. A
+    `memory_budget` per device, such as "8 GiB", chooses their number, and then recomputation:
+    docs/fit-into-memory.md. Intervals are
     numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from Python (`None`:
     as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only if `compile`
     makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this takes memory,
@@ -68,6 +70,7 @@ class Settings:
     steps: int = gin.REQUIRED
     global_batch_size: int = gin.REQUIRED
     microbatches: int = 1
+    memory_budget: str | None = None
     parallel_calls: int = 1
     chunk_steps: int | None = None
     log_every: int | None = 100
@@ -111,6 +114,7 @@ class Settings:
                 f"most {MOST_CALLS}."
             )
         assert self.limits  # which refuse what is no time
+        assert self.budget is None or self.budget > 0
         if not isinstance(self.hooks, list | tuple):
             raise ConfigurationError(f"`Trainer.hooks` is {shown(self.hooks)}; give a list: `[@SampleGrid()]`.")
         for hook in self.hooks:
@@ -137,6 +141,11 @@ class Settings:
             )
         if self.chunk_steps is not None:
             self._check_intervals(self.chunk_steps)
+
+    @functools.cached_property
+    def budget(self) -> int | None:
+        """Returns `memory_budget` in bytes."""
+        return None if self.memory_budget is None else bytes_of_text(self.memory_budget, "`Trainer.memory_budget`")
 
     @property
     def keep(self) -> Keep:

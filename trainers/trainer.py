@@ -42,8 +42,13 @@ class Trainer:
         preemption: Preemption | None = None,
         *,
         leave_capsule: LeaveCapsule | None = None,
+        before_tracing: Callable[[Callable[[str], object]], object] = lambda note: None,
     ):
-        """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command."""
+        """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command.
+
+        `before_tracing` records the choices for these settings, and passes a line about them to its argument.
+        """
+        self._before_tracing = before_tracing
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
         self.input = Input(experiment, settings)
         experiment.compute_in(Precision(settings.precision))
@@ -105,6 +110,7 @@ class Trainer:
     def warm_up(self, stacked: Any) -> None:
         """Traces (and compiles) the program of a chunk, and calls it for zero steps."""
         with self.section("tracing", "tracing"):
+            self._before_tracing(self.telemetry.note)
             began = time.perf_counter()
             self._run_chunk = self.programs.make(stacked, self.telemetry.note)
             self.evaluations.trace()

@@ -64,7 +64,7 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/loop/run_hooks": "docs/runs.md#hooks",
     "trainers/replay/capsule": "docs/troubleshooting.md#a-loss-that-isnt-finite",
     "trainers/options/compile": "docs/make-it-fast.md#xla",
-    "trainers/performance/dry_run": "docs/fit-into-memory.md",
+    "trainers/dry_run": "docs/fit-into-memory.md",
     "trainers/modes/train_eagerly": "docs/troubleshooting.md#any-other-step",
     "trainers/evaluation": "docs/use-a-run.md#evaluate",
     "trainers/experiment": "docs/running.md#configurations",

@@ -5,12 +5,13 @@ from rich.table import Table
 
 from core.errors import ConfigurationError
 from core.estimate import SLOTS, Figures
+from trainers.dry_run.budget import choose
+from trainers.dry_run.build import DryBuild
+from trainers.dry_run.memory import does_it_fit, held_by_a_device, memory_table
+from trainers.dry_run.operations import operations_table
+from trainers.dry_run.time import how_long
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.options.sizes import size
-from trainers.performance.dry_run.build import DryBuild
-from trainers.performance.dry_run.memory import does_it_fit, held_by_a_device, memory_table
-from trainers.performance.dry_run.operations import operations_table
-from trainers.performance.dry_run.time import how_long
 from trainers.session import Session
 from trainers.settings import Settings
 
@@ -25,7 +26,11 @@ def run(session: Session) -> int:
             "`--mode=dry_run` looks at replicas and meshes, and not at parameter servers: leave the runtime's "
             "`--gin_file` out. A worker takes whole steps, and holds what one device does."
         )
-    build = DryBuild()
+    build = DryBuild.from_gin()
+    if build.settings.memory_budget is not None:
+        fit = choose(build)
+        print(fit.line, flush=True)
+        build = build.changed(fit.recompute, fit.microbatches)
     session.configuration.check_consumed()
     figures = build.figures()
     console = Console()

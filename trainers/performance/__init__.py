@@ -1,1 +1,1 @@
-"""Timing and estimates of programs: `--mode=diagnose`, `tune` and `dry_run`."""
+"""Timing of programs: `--mode=diagnose` and `tune`."""

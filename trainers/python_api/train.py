@@ -7,9 +7,11 @@ run = train(experiment, settings, "runs/mine")
 
 import os
 import weakref
+from typing import Any
 
 from core import checkpoint
 from core.errors import ConfigurationError, shown
+from trainers.dry_run.budget import fit_budget
 from trainers.experiment import Experiment
 from trainers.lifecycle.start import Configured, Start, newest_checkpoint
 from trainers.lifecycle.train_to_end import run_training
@@ -38,7 +40,10 @@ def train(
                 "`trainers.train(experiment, settings, 'runs/mine')`."
             )
     preemption = Preemption(ends_process=False)
-    trainer = Trainer(experiment, Workdir(named_folder(workdir)), settings, preemption, leave_capsule=leave_capsule)
+    folder, fitted, more = Workdir(named_folder(workdir)), settings, dict[str, Any]()
+    if settings.memory_budget is not None:
+        fitted, more["before_tracing"] = fit_budget(experiment, settings, folder)
+    trainer = Trainer(experiment, folder, fitted, preemption, leave_capsule=leave_capsule, **more)
     own = python_identity(experiment, settings, changeable(trainer))
     configured = Configured(
         identity=own,

@@ -1,5 +1,6 @@
 """Verdicts of `--mode=diagnose` on given times, without measuring."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gin
@@ -55,6 +56,12 @@ def test_bottleneck_is_the_largest_part_from_a_fifth_of_a_step_on():
     assert case(parts={WAIT: 0.11, BESIDE: 0.1}).verdict().kind == "input"
     assert case(parts={WAIT: 0.3, HOST: 0.4}).verdict().kind == "host"
     assert case(parts={COLLECTIVES: 0.3, HOST: 0.25}).verdict().kind == "collectives"
+
+
+def test_computing_that_recomputes_says_so():
+    made = case(parts={})
+    assert "recompute" not in made.verdict().sentence
+    assert "includes the forward pass of `Experiment.recompute`" in replace(made, recomputes=True).verdict().sentence
 
 
 def test_calls_in_parallel_are_for_waiting_and_no_more_than_there_may_be():

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from core.estimate import TURNS, Figures, Kind, Operand, kinds_in
-from trainers.performance.dry_run import speeds as measuring
-from trainers.performance.dry_run.speeds import Seconds, Speeds, measured_seconds
-from trainers.performance.dry_run.time import least
+from trainers.dry_run import speeds as measuring
+from trainers.dry_run.speeds import Seconds, Speeds, measured_seconds
+from trainers.dry_run.time import least
 
 CPU = ["/job:localhost/replica:0/task:0/device:CPU:0"]
 SPEEDS = Speeds(peak=1e9, bytes=1e6, near=1e8, starts=1e4, steps=5e3, turns=1e3)

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from core.estimate import BACKWARD, FORWARD, UPDATE, Place
-from trainers.performance.dry_run.operations import ROWS, operations_table
+from trainers.dry_run.operations import ROWS, operations_table
 
 
 def told(operations, *, alike=False):

@@ -109,6 +109,7 @@ class Diagnosis:
             devices=self.devices,
             mirrored=self.mirrored,
             fixed=self._fixed,
+            recomputes=bool(trainer.experiment.recompute),
         ).verdict()
 
     def _fixed(self) -> float:

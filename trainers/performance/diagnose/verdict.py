@@ -97,6 +97,7 @@ class Case:
     devices: Sequence[str]  # of the replicas
     mirrored: bool  # whether `mirrored.devices` can choose among them
     fixed: Callable[[], float]  # measures the share of the passes that doesn't depend on the batch size
+    recomputes: bool = False  # whether `Experiment.recompute` is in effect
 
     def verdict(self) -> Verdict:
         """Names the largest part of a step other than computing, if that part is large enough to matter."""
@@ -117,7 +118,9 @@ class Case:
         others = [f"{percent(shares[WAIT] + shares[BESIDE])} input", f"{percent(shares[HOST])} the host's"]
         if len(self.devices) > 1:
             others.append(f"{percent(shares[COLLECTIVES] + shares[SKEW])} what replicas send and wait for each other")
-        says = f"no bottleneck: {percent(computing)} of each step is computing ({percent(shares[UPDATE])} the update), "
+        again = "; the backward pass includes the forward pass of `Experiment.recompute`" if self.recomputes else ""
+        updating = f"{percent(shares[UPDATE])} the update{again}"
+        says = f"no bottleneck: {percent(computing)} of each step is computing ({updating}), "
         return Verdict(NONE, computing, f"{says}{', '.join(others)}.")
 
     def _input_bound(self, share: float) -> Verdict:

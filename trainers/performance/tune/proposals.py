@@ -141,6 +141,9 @@ def microbatches(case: Case) -> Proposals:
         why = f"phase `{case.mixing[0]}` mixes the rows of a microbatch: with others it would be another loss"
         yield NotTried("microbatches", "any", why)
         return
+    if case.settings.memory_budget is not None:
+        yield NotTried("microbatches", "any", "`Trainer.memory_budget` chooses them")
+        return
     fewer = now
     while fewer % 2 == 0 and (yield Change("microbatches", fewer // 2)):
         fewer //= 2

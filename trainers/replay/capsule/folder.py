@@ -17,6 +17,7 @@ from typing import Any
 from core.disk import space_for, unfinished_folder
 from core.errors import CheckpointError, ConfigurationError
 from trainers.options.compile import CHOICE
+from trainers.options.sizes import MEMORY
 
 FORMAT = 1
 INDEX, BATCH = "capsule.json", "batch.npz"
@@ -46,8 +47,9 @@ def write_capsule(workdir: Path, capsule: Capsule, batch: bytes, given: Path, ch
             (temporary / "config").mkdir(parents=True)
             shutil.copyfile(given, temporary / "config" / "given.gin")
             (temporary / BATCH).write_bytes(batch)
-            if (workdir / CHOICE).is_file():  # which program the run compiled
-                shutil.copyfile(workdir / CHOICE, temporary / CHOICE)
+            for name in (CHOICE, MEMORY):  # which program the run compiled, and its microbatches
+                if (workdir / name).is_file():
+                    shutil.copyfile(workdir / name, temporary / name)
             sealed = ["config/given.gin", BATCH]
             if checkpoint is not None:
                 _link_files(checkpoint, temporary / "checkpoints" / checkpoint.name)

@@ -125,7 +125,8 @@ class MeshPaper(Paper):
 
 
 def on_paper(strategy: Any) -> Paper:
-    """Returns a `Paper` for a strategy, or a `MeshPaper` for a `MeshPlan`, whose devices may be absent."""
-    if isinstance(strategy, MeshPlan):
-        return MeshPaper(strategy)
+    """Returns a `Paper` for a strategy, or a `MeshPaper` for a mesh or a `MeshPlan`, whose devices may be absent."""
+    plan = getattr(strategy, "plan", strategy)
+    if isinstance(plan, MeshPlan):
+        return MeshPaper(plan)
     return Paper(one_device() if strategy is None else made_strategy(strategy))

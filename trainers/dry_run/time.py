@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from core.estimate import TURNS, Figures, Kind
+from trainers.dry_run.build import DryBuild
+from trainers.dry_run.operations import counted
+from trainers.dry_run.speeds import Seconds, Speeds, measured_seconds, measured_speeds
 from trainers.options.device_peak import given_peak
-from trainers.performance.dry_run.build import DryBuild
-from trainers.performance.dry_run.operations import counted
-from trainers.performance.dry_run.speeds import Seconds, Speeds, measured_seconds, measured_speeds
 
 
 class Least(NamedTuple):

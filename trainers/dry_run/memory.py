@@ -7,8 +7,8 @@ from rich.table import Table
 
 from core.estimate import ACTIVATIONS, GRADIENTS, HELD, NODES, PARAMETERS, SLOTS, Figures
 from core.machine import machine_memory
+from trainers.dry_run.build import DryBuild
 from trainers.options.sizes import size
-from trainers.performance.dry_run.build import DryBuild
 
 MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating": "updating"}
 # Further memory of a process, fitted by `python -m benchmarks.memory --estimates` to all shipped configurations:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import operator
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import gin
@@ -22,17 +22,18 @@ from core.estimate import (
     Repeats,
     noting_places,
 )
+from core.layers.recompute_by_path import Patterns
 from core.module import named_modules, named_variables
 from core.precision import EVALUATE, Precision
 from core.task import Image, Label, Task, Tokens
 from core.task.checks import checked_phases
 from core.task.trained import standings
+from trainers.dry_run.paper import Paper, on_paper
 from trainers.errors.exit_report import plain
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment, check_seed, made_by
 from trainers.loop.input import decoder_of, reader_of
 from trainers.loop.speed import memory_in_use
-from trainers.performance.dry_run.paper import on_paper
 from trainers.settings import Settings
 
 Spec = dict[str, tf.TensorSpec]
@@ -60,20 +61,58 @@ class AsTheTaskReads(Source):
 class DryBuild:
     """An experiment whose task is built from shapes alone."""
 
-    def __init__(self) -> None:
-        """Reads the arguments of `Experiment` and `Trainer` from gin."""
+    @classmethod
+    def from_gin(cls) -> "DryBuild":
+        """Makes a dry build from gin's bindings of `Experiment` and `Trainer`; the strategy's devices may be absent."""
         bound: Mapping[str, Any] = gin.get_bindings(Experiment, resolve_references=False)
         asked = inspect.signature(Experiment).bind_partial(
             **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith(("_source", "_sources"))}
         )
         asked.apply_defaults()
         given = asked.arguments
-        self.paper = on_paper(given["strategy"])
-        self.strategy = self.paper.strategy
-        self.settings = Settings()
-        self._factory, self._seed = given["task"], given["seed"]
-        check_seed(self._seed)
-        self._places = {"placements": given["placements"], "one_device": given["one_device"]}
+        check_seed(given["seed"])
+        sources = [bound.get("eval_source"), *bound.get("eval_sources", {}).values()]
+        return cls(
+            on_paper(given["strategy"]),
+            Settings(),
+            functools.partial(made_by, given["task"], given["seed"]),
+            recompute=given["recompute"],
+            seed=given["seed"],
+            places={"placements": given["placements"], "one_device": given["one_device"]},
+            source=lambda: copy.deepcopy(bound["train_source"]),
+            evaluated=lambda: [copy.deepcopy(source) for source in sources if source is not None],
+        )
+
+    @classmethod
+    def of(cls, experiment: Experiment, settings: Settings) -> "DryBuild":
+        """Makes a dry build of a finished experiment."""
+        return cls(
+            on_paper(experiment.strategy),
+            settings,
+            experiment.make_plain_task,
+            recompute=experiment.recompute,
+            seed=experiment.seed,
+            places={"placements": experiment.placements, "one_device": experiment.one_device},
+            source=lambda: experiment.train_source,
+            evaluated=lambda: list(experiment.held_out.values()),
+        )
+
+    def __init__(
+        self,
+        paper: Paper,
+        settings: Settings,
+        make_task: Callable[[Patterns], Task],
+        *,
+        recompute: Patterns,
+        seed: int,
+        places: Mapping[str, Any],
+        source: Callable[[], Source | Stream],
+        evaluated: Callable[[], list[Source]],
+    ):
+        """`make_task(recompute)` makes the task on one device; `source` and `evaluated` make the sources."""
+        self.paper, self.settings, self._make_task, self.recompute = paper, settings, make_task, recompute
+        self.strategy, self._seed, self._places = paper.strategy, seed, places
+        self._sources = {"source": source, "evaluated": evaluated}
         with shapes_only():
             one_device_only = self.paper.networks_apart(self._places["one_device"])
             self.task = assemble_task(self._made, self.strategy, one_device=one_device_only)
@@ -82,16 +121,19 @@ class DryBuild:
         self.paper.lay_out(self.task)
         self.missing: str | None = None  # why the data can't be read, if so
         try:
-            self.source: Source | Stream = copy.deepcopy(bound["train_source"])
+            self.source = source()
             self.task.check_source(self.source)
         except DataError as error:
             self.missing = plain(error)  # without gin's additions
             self.source = AsTheTaskReads(self.task, self.missing)
-        self.evaluated: list[Source] = []
-        if not self.missing:
-            sources = [bound.get("eval_source"), *bound.get("eval_sources", {}).values()]
-            self.evaluated = [copy.deepcopy(source) for source in sources if source is not None]
+        self.evaluated = [] if self.missing else evaluated()
         self.resident = memory_in_use()  # including imports and data
+
+    def changed(self, recompute: Patterns, microbatches: int) -> "DryBuild":
+        """Makes another dry build, with these modules that recompute and this number of microbatches."""
+        settings = dataclasses.replace(self.settings, microbatches=microbatches)
+        places: Any = {"seed": self._seed, "places": self._places, **self._sources}
+        return DryBuild(self.paper, settings, self._make_task, recompute=recompute, **places)
 
     @property
     def replicas(self) -> int:
@@ -164,7 +206,7 @@ class DryBuild:
         return self.paper.lay_out(self._made())
 
     def _made(self) -> Task:
-        return made_by(self._factory, self._seed)
+        return self._make_task(self.recompute)
 
 
 def _spec_of(feature: object) -> tf.TensorSpec | None:

@@ -1,0 +1,36 @@
+"""`Experiment.recompute`: runs by the command, their exports and their resumption."""
+
+import json
+
+import pytest
+
+from tests.commands import CONFIGS, passed, refused
+
+MLP = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=run")
+SHORT = [f"--gin_param=Trainer.{each} = 10" for each in ("chunk_steps", "log_every")]
+RECOMPUTE = "--gin_param=Experiment.recompute = {'net/layers/*': 'every_other'}"
+
+
+def losses(folder):
+    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in lines if line["split"] == "train"}
+
+
+def test_run_resumes_without_recomputation_and_has_the_same_losses(tmp_path):
+    for folder, first in ((tmp_path / "recomputed", [RECOMPUTE]), (tmp_path / "stored", [])):
+        folder.mkdir()
+        passed(*MLP, *SHORT, *first, "--gin_param=Trainer.steps = 10", cwd=folder)
+        done = passed(*MLP, *SHORT, "--gin_param=Trainer.steps = 20", cwd=folder)
+        assert "resuming from step 10" in done.stdout
+    assert losses(tmp_path / "recomputed") == pytest.approx(losses(tmp_path / "stored"), rel=1e-6)
+
+
+@pytest.mark.long
+def test_export_of_a_recomputing_run(tmp_path):
+    passed(*MLP, *SHORT, RECOMPUTE, "--gin_param=Trainer.steps = 10", cwd=tmp_path)
+    passed(*MLP, *SHORT, RECOMPUTE, "--gin_param=Trainer.steps = 10", "--mode=export", cwd=tmp_path)
+
+
+def test_pattern_without_a_match_is_refused(tmp_path):
+    says = ["`Experiment.recompute` has the pattern 'net/layer/*', which matches no module", "net/layers/0"]
+    refused(*MLP, "--gin_param=Experiment.recompute = ['net/layer/*']", cwd=tmp_path, exit_code=2, says=says)

@@ -1,1 +1,0 @@
-"""Estimates a training step from shapes alone: operations, memory, communication and time."""
