@@ -25,6 +25,11 @@ _BY_FILE = {
         MESH,
         "test_twenty_steps_are_those_of_one_device",
     ),
+    "tests/core/engine/test_precision.py": (
+        TRACES,
+        "test_replicas_and_microbatches_give_the_same_numbers_to_rounding",
+        "test_weights_are_cast_once_and_have_the_gradients_of_a_cast",
+    ),
     "tests/core/engine/test_rounds.py": (
         TRACES,
         "test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own",

@@ -108,9 +108,9 @@ ON_ONE_DEVICE = {"placements": {"sample": ONE_DEVICE, "g": ONE_DEVICE}}
     ("task", "data", "replicas", "microbatches", "settings"),
     [
         (SgdGan, REAL, 2, 4, {}),
-        (SgdGan, REAL, 2, 2, ON_ONE_DEVICE),
-        (SgdGan, REAL, 2, 2, {"precision": {"sample": "bfloat16"}}),
-        (SgdGan, REAL, 1, 2, {"compile": True}),
+        pytest.param(SgdGan, REAL, 2, 2, ON_ONE_DEVICE, marks=pytest.mark.long),
+        pytest.param(SgdGan, REAL, 2, 2, {"precision": {"sample": "bfloat16"}}, marks=pytest.mark.long),
+        pytest.param(SgdGan, REAL, 1, 2, {"compile": True}, marks=pytest.mark.long),
         (Many, DATA, 2, 2, {}),
     ],
 )
