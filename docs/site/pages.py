@@ -22,6 +22,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 # A module without `__all__`: everything in it that doesn't begin with an underscore is public.
 MODULES = (
     "core/module.py",
+    "core/casts.py",
     "core/random.py",
     "core/initializers.py",
     "core/errors.py",
