@@ -10,10 +10,7 @@ from core.errors import DataError
 from core.optimizers import adam, adamw, groups
 from core.random import Rng
 from core.task.loss import means, weighted_sums
-from core.testing import (
-    assert_overfits,
-    assert_task,
-)
+from core.testing import Run, assemble, assert_overfits, assert_task, on_virtual_cpus
 from core.testing.plain import optimizers_of
 from models.language import transformer
 
@@ -72,6 +69,25 @@ def test_packed_document_costs_the_same_as_alone(shape):
 def test_language_model_passes_all_checks_of_a_task(shape):
     task = make_task(rng=RNG, num_layers=1, dropout=0.1, **SHAPES[shape])
     assert_task(task, batch(3), causal="tokens", padding="document", except_for=["bytes"])
+
+
+@pytest.mark.long
+def test_language_model_in_tiles_passes_all_checks_of_a_task():
+    task = make_task(rng=RNG, num_layers=1, dropout=0.1, positions="alibi", window=3)
+    task.net.blocks[0].attention.chunk_size = 3
+    assert_task(task, batch(3), causal="tokens", padding="document", except_for=["bytes"])
+
+
+def test_tiles_train_the_same_on_replicas_and_in_microbatches():
+    def tiled(*, rng):
+        task = make_task(rng=rng, num_layers=1, dropout=0.1, window=3)
+        task.net.blocks[0].attention.chunk_size = 3
+        return task
+
+    one = Run(assemble(tiled, on_virtual_cpus(1)), batch(4)).train(2)
+    other = Run(assemble(tiled, on_virtual_cpus(2)), batch(4), microbatches=2).train(2)
+    for name, value in one.variables.items():
+        np.testing.assert_allclose(other.variables[name], value, atol=1e-6, err_msg=name)
 
 
 def test_padding_may_hold_what_is_no_token():
