@@ -101,7 +101,7 @@ def errors(**options: Any) -> list[float]:
     exact = run(inputs(1, TIME, tf.float64), None)
     found = run(inputs(1, TIME), LONG)
     return [
-        max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in zip(a, b, strict=True))
+        max(float(np.abs(np.subtract(x, y)).max() / np.abs(y).max()) for x, y in zip(a, b, strict=True))
         for a, b in zip(found, exact, strict=True)
     ]
 

@@ -166,14 +166,15 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     assert found["model", "all-reduce", "forward"][0] == forward + 3 * microbatches + 1
     assert found["batch", "all-reduce", "backward"][1] == pytest.approx(own, rel=1e-3)
     assert "all-gather" not in done.stdout
-    products = 2 * 4096 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 4096 * 8192)
+    products = 2 * 4096 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
+    tiles = (16 * 17 // 2) / 16**2  # of 256 x 256 scores, those on the diagonal and below
+    scores = 2 * 4096 * 4096 * 8192 * tiles
     table = 2 * 4096 * 128256 * 8192
     text = " ".join(done.stdout.split())
-    assert f"│ together │ {(80 * products + table) / 1e12:,.4g} trillion " in text
+    assert f"│ together │ {(80 * (products + 2 * scores) + table) / 1e12:,.4g} trillion " in text
     last = 2 * 4096 * 28672 * 8192  # of a block: its gradient doesn't need it recomputed, unlike the others
-    # Chunks of queries recompute their scores once more than their block, and the start of the scores' gradient.
-    scores = 2 * 4096 * 4096 * 8192
-    assert f"│ {(80 * (4 * products - last + 2 * scores) + 3 * table) / 1e12:,.4g} trillion │" in text
+    # Two products forward, two in the recomputed block, and five backward, of which one computes the scores again.
+    assert f"│ {(80 * (4 * products - last + 9 * scores) + 3 * table) / 1e12:,.4g} trillion │" in text
     assert "│ net/blocks/*/attention/query │" in text
     assert int(done.stdout.rpartition("kilobytes")[2]) < 1_400_000
 
