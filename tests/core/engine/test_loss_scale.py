@@ -9,6 +9,7 @@ from engine_lab import Several, train
 from core import layers
 from core.distribution import Exchange, backend_of, one_device
 from core.engine import NOT_FINITE, TrainStep, accumulate_gradients, reduce_over_replicas
+from core.engine.accumulate import Accumulated, Additive
 from core.engine.loss_scale import LEAST, MOST, START, LossScale, next_scale
 from core.engine.progress import ALL_WELL
 from core.errors import ConfigurationError
@@ -162,6 +163,14 @@ def test_a_chunk_that_xla_compiles_takes_the_same_steps():
     scales = [training.train()["loss_scale/net/scale"] for training in (expected, found)]
     assert scales[0] == scales[1] < START
     assert expected.overflowed == found.overflowed
+
+
+def test_gradients_of_float16_parameters_are_divided_in_float32():
+    small = tf.constant([2.0**-10, 3.0 * 2.0**-20], tf.float16)
+    slices = tf.IndexedSlices(small[:, tf.newaxis], tf.constant([0, 3]), tf.constant([4, 1]))
+    found = Accumulated(Additive({"w": small, "table": slices}, {}, {}), True, tf.constant(2.0**20)).mean_gradients()
+    np.testing.assert_array_equal(found["w"], np.float32([2.0**-30, 3.0 * 2.0**-40]))
+    np.testing.assert_array_equal(found["table"].values[:, 0], found["w"])
 
 
 def scaled_step(loss, optimizer, values, rng, exchange, loss_scale):
