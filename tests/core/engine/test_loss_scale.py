@@ -262,7 +262,8 @@ class Words(Task):
         return [Update("table", loss=self.loss, trains=self.table, optimizer=adam(0.1))]
 
     def loss(self, batch, rng):
-        return Loss(tf.reduce_sum(tf.square(self.table(batch["word"]) - 1.0), 1), weight=wide(batch["weight"]))
+        rows = tf.gather(self.table.w, batch["word"])  # the layer itself would compute in float16
+        return Loss(tf.reduce_sum(tf.square(rows - 1.0), 1), weight=wide(batch["weight"]))
 
 
 EXACT = {
