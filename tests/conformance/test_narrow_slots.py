@@ -48,7 +48,7 @@ def test_masked_and_resumed_updates_are_the_plain_ones_bit_for_bit(row: Row) -> 
 @every_row
 def test_eager_updates_agree_with_those_of_xla(row: Row) -> None:
     eager, compiled = (
-        Run(row.make(), fused=False, mode=mode, paths=("net/0/w", "net/0/b")) for mode in ("eager", "xla")
+        Run(row.make(), fused=False, mode=mode, paths=("net/0/w", "net/0/b", "scale")) for mode in ("eager", "xla")
     )
     for i in range(3):
         eager.update(i)
