@@ -181,7 +181,7 @@ def table(rows: Sequence[Row | ScheduleRow]) -> list[dict[str, str]]:
             {
                 "part": row.id,
                 "paper": row.paper,
-                "needs": row.needs if isinstance(row, Row) else "step",
+                "needs": row.needs.removeprefix("gradients").removeprefix(", ") if isinstance(row, Row) else "step",
                 "peer": row.peer_name,
                 "difference": f"{max(seen):.1e}",
                 "note": row.reason,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from core import layers, losses, metrics, optimizers
+from core import layers, losses, metrics
 from core.optimizers import optimizer
 from tests.conformance import optimizer_battery
 from tests.conformance.battery import table
@@ -26,8 +26,8 @@ between a part and its peer, relative to the largest value. For optimizers it is
 sizes. They fail for a public part without a row.
 
 Import parts from `core.layers`, `core.losses`, `core.metrics` or `core.optimizers`. Layers take explicit sizes and an
-`rng`, as in [your own architecture](your-own-architecture.md). Signatures follow each table. A note states a
-difference to the paper or to other libraries.
+`rng`, as in [your own architecture](your-own-architecture.md). Signatures follow the tables, and those of optimizers
+are in [every binding](bindings.md). A note states a difference to the paper or to other libraries.
 """
 
 OPTIMIZERS_HEAD = """
@@ -79,7 +79,6 @@ def page() -> str:
         columns = ("part", "paper", "needs", "peer", "difference", "note")
         lines = [_line(*(found[column] for column in columns)) for found in optimizer_battery.table(rows)]
         sections.append(f"\n## {title}\n{head}\n{_line(*columns)}{_rule(len(columns))}{''.join(lines)}")
-        sections.append(calls(optimizers, (row.id.split(":")[0] for row in rows)))
     return "".join(sections)
 
 

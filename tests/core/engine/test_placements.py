@@ -34,8 +34,10 @@ def reference(task=Gan):
         # The generator's gradients aren't sent; the discriminator's gradients by the fakes are.
         ((ONE, E, E), 2, 1, ("g",), [("d", VALUES), ("d", GRADIENTS), ("g", FIGURES), ("g", VALUES)]),
         ((ENOUGH, FEWER, FEWER), 1, 2, (), None),
+        # The generator stays on every replica: the inputs of its update are gathered, and gradients go to all.
+        ((E, E, ONE), 1, 2, (), [("d", GRADIENTS), *[("g", VALUES)] * 3, ("g", GRADIENTS)]),
     ],
-    ids=["generator on one device", "by batch size"],
+    ids=["generator on one device", "by batch size", "generator's update alone on one device"],
 )
 def test_placement_changes_no_number_and_costs_no_pass(places, microbatches, copies, one_device, sent):
     """The forward pass under a gradient is traced once per copy, and once more when the step is planned."""
