@@ -4,7 +4,9 @@ import re
 import shutil
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.commands import CHECKOUT
 from tests.pages import blocks
@@ -12,7 +14,10 @@ from tests.written_runs import write_run
 from tools.pictures.__main__ import main
 from tools.pictures.diagram import diagram
 from tools.pictures.draw import svg
+from tools.pictures.shots import chromium
 from tools.pictures.terminal import Screen
+from tools.pictures.trained import TRAININGS, Training, in_tensorboard, samples, trained
+from trainers.hooks.samples import encode_grid
 
 DOCS = CHECKOUT / "docs"
 SHOWN = re.compile(r"!\[([^]]*)\]\(pictures/(\S+)\)")
@@ -82,6 +87,7 @@ def test_every_picture_exists_and_is_self_contained():
     names = [name for page in pages.values() for _, name in shown(page)]
     files = {path.name: path for path in (DOCS / "pictures").iterdir()}
     assert set(names) == set(files)
+    assert {*TRAININGS} <= set(names)
     assert all(len(text) > 30 for page in pages.values() for text, _ in shown(page))
     made = {block.picture for page in pages.values() for block in blocks(page)} - {None}
     assert made == {"training.svg", "compared.svg", "diagnosis.svg", "rates.png"}
@@ -158,6 +164,32 @@ def words(path):
     assert faults(picture) == []
     texts = [each.text for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("}text")]
     return "".join(texts).replace("\xa0", " ")
+
+
+def test_picture_of_a_training_is_that_of_its_workdir(tmp_path):
+    flags = ("--gin_param=Trainer.steps = 2", "--gin_param=Trainer.log_every = 1")
+    training = Training("digits_linear", flags, lambda workdir: (workdir / "result.json").read_bytes())
+    assert b'"reason": "finished"' in trained(training, tmp_path)
+    with pytest.raises(RuntimeError, match="digits_linear ended with 2:"):
+        trained(training._replace(flags=("--gin_param=Trainer.pace = 2",)), tmp_path)
+
+
+def test_samples_are_those_of_the_last_step_with_larger_pixels(tmp_path):
+    (tmp_path / "samples").mkdir()
+    for step, value in enumerate((0.0, 1.0)):
+        image = tf.fill([1, 8, 8, 1], value)
+        (tmp_path / "samples" / f"step-{step}.png").write_bytes(encode_grid(image))
+    drawn = tf.io.decode_png(samples(tmp_path))
+    assert drawn.shape == [60, 60, 1]
+    assert np.all(drawn == 255)
+
+
+def test_tensorboard_is_shown_if_there_is_chromium(tmp_path):
+    write_run(tmp_path / "runs" / "a")
+    with tf.summary.create_file_writer(str(tmp_path / "runs" / "a" / "events")).as_default():
+        tf.summary.scalar("loss", 0.5, step=1)
+    drawn = in_tensorboard(tmp_path / "runs" / "a")
+    assert drawn is None if chromium() is None else drawn.startswith(b"\x89PNG")
 
 
 def test_failed_command_makes_no_picture(tmp_path):

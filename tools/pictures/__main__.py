@@ -2,7 +2,8 @@
 
 A picture directly below a block of commands shows their result: the file of that name; an HTML page of that name in
 Chromium (`pip install -e '.[browser]'`, and Debian's Chromium); or else the terminal, at two thirds of its progress bar
-if it has one. All commands of a page run in order in one new folder. Texts in tools/pictures become diagrams.
+if it has one. All commands of a page run in order in one new folder. Texts in tools/pictures become diagrams, and
+`TRAININGS` lists pictures of whole trainings.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from tools.pictures.diagram import diagram
 from tools.pictures.draw import svg
 from tools.pictures.shots import shot
 from tools.pictures.terminal import Screen, shown
+from tools.pictures.trained import TRAININGS, trained
 
 DOCS = CHECKOUT / "docs"
 
@@ -30,10 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.out.mkdir(parents=True, exist_ok=True)
     missing = False
     for page in flags.pages or sorted(DOCS.glob("*.md")):
-        text = page.read_text()
-        if not any(block.picture for block in blocks(text)):
-            continue
-        for name, drawn in pictures(text):
+        for name, drawn in pictures(page.read_text()):
             if drawn is None:
                 print(f"{page.name}: {name} needs Chromium and Python's `playwright`, and is left as it is", flush=True)
                 missing = True
@@ -47,7 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def pictures(page: str) -> Iterator[tuple[str, bytes | None]]:
-    """Runs the commands of a page, and yields each picture with its name."""
+    """Yields each picture of a page with its name: of trainings, and of the page's commands, which it runs."""
+    for name, training in TRAININGS.items():
+        if f"(pictures/{name})" in page:
+            with tempfile.TemporaryDirectory() as scratch:
+                yield name, trained(training, Path(scratch))
+    if not any(block.picture for block in blocks(page)):
+        return
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for block in commands(page, folder):

@@ -9,12 +9,17 @@ from tools.browser.look import browser
 WIDTH, HEIGHT = 1000, 960  # pixels
 
 
+def chromium() -> str | None:
+    """Returns Chromium's path; None if it or Python's `playwright` isn't installed."""
+    return shutil.which("chromium") if importlib.util.find_spec("playwright") else None
+
+
 def shot(page: Path) -> bytes | None:
     """Returns the first screen of a page as PNG; None without Chromium."""
-    chromium = shutil.which("chromium")
-    if chromium is None or importlib.util.find_spec("playwright") is None:
+    path = chromium()
+    if path is None:
         return None
-    with browser(chromium) as started:
+    with browser(path) as started:
         window = started.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         window.goto(page.as_uri())
         return window.screenshot()
