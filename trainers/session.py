@@ -154,8 +154,8 @@ class Session:
         """Raises a `ConfigurationError` if this session's configuration differs from `configuration`, the run's."""
         if changes := _changes(configuration, trainer):
             raise ConfigurationError(
-                f"`{self.workdir.named}` is of a run of another configuration:\n{changes}\nLeave out "
-                "the `--gin_file` or `--gin_param` that changes it, or go back to the code that the run had."
+                f"`{self.workdir.named}` belongs to a run with another configuration:\n{changes}\nLeave out "
+                "the `--gin_file` or `--gin_param` that changes it, or use the code that the run had."
             )
 
     def changes(self, found: checkpoint.Manifest, trainer: Trainer) -> str:

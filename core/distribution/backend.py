@@ -5,7 +5,7 @@ For other kinds, a subclass overrides the methods that differ, and registers its
 
     @register(MyStrategy)
     class MyBackend(Backend):
-        how = "by my strategy"
+        how = "with my strategy"
 """
 
 import contextlib

@@ -101,7 +101,7 @@ def test_data_need_not_be_there(tmp_path):
     flags = [f"--gin_param={text}" for text in (*absent, *net)]
     text, _ = dry(tmp_path, f"--gin_file={CONFIGS / 'digits_convnet.gin'}", *flags)
     assert "the data isn't there, so batches are as the task reads them" in text
-    says = ["A dry run could do without it, but `LinearClassifier` doesn't say what shape `image` has"]
+    says = ["A dry run doesn't need the data, but `LinearClassifier` doesn't declare what shape `image` has"]
     refused(f"--gin_file={CONFIGS / 'mnist_linear.gin'}", "--mode=dry_run", cwd=tmp_path, exit_code=4, says=says)
 
 

@@ -184,7 +184,7 @@ def test_timeouts_and_other_configurations_end_the_evaluation(world):
         world.follow(lambda: None, timeout=1)
     world.save(10)
     world.changes = "- adamw.beta_1 = 0.9"
-    with pytest.raises(ConfigurationError, match=r"is of a run of another configuration:\n- adamw.beta_1"):
+    with pytest.raises(ConfigurationError, match=r"belongs to a run with another configuration:\n- adamw.beta_1"):
         world.follow()
     world.held_out = {"eval_sources": {}}
     with pytest.raises(ConfigurationError, match="there is nothing to evaluate on"):
@@ -254,7 +254,7 @@ def test_killed_stopped_and_restarted_during_a_real_run(tmp_path):
     third = started(tmp_path, "--mode=evaluate_continuously")
     output, error = third.communicate(timeout=200)
     assert third.returncode == 0, error
-    assert "the run is over: finished" in output
+    assert "the run has ended: finished" in output
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -60,7 +60,7 @@ def test_beginning_of_a_run_may_be_gone_and_other_configurations_are_warned_of(t
     same = run(*MLP, *SHORT, *gone, EXPORT, cwd=trained)
     assert (same.returncode, "Warning" in same.stdout, "exists" in same.stderr) == (2, False, True)
     other = run(*MLP, *SHORT, EXPORT, "--gin_param=MlpClassifier.dropout = 0.25", cwd=trained)
-    assert "step-000000010` is of a run of another configuration:\n- MlpClassifier.dropout" in other.stdout
+    assert "step-000000010` belongs to a run with another configuration:\n- MlpClassifier.dropout" in other.stdout
     assert "+ MlpClassifier.dropout = 0.25" in other.stdout
 
 

@@ -138,7 +138,7 @@ def test_bad_metric_leaves_no_step_out(tmp_path):
 
 @pytest.mark.parametrize(
     ("policy", "says", "last"),
-    [pytest.param("skip", "was left out", 39, marks=pytest.mark.long), ("rollback", "has gone back", 39 + 4)],
+    [pytest.param("skip", "was skipped", 39, marks=pytest.mark.long), ("rollback", "has gone back", 39 + 4)],
 )
 def test_sections_warnings_and_waits_of_bad_steps(tmp_path, policy, says, last, monkeypatch):
     """In the first step, the last and one between; reading data again after a rollback isn't a wait for data."""

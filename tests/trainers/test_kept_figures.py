@@ -79,7 +79,9 @@ def test_evaluating_a_finished_run_adds_missing_figures_once(trained, tmp_path):
     assert b"".join((workdir / "metrics.jsonl").read_bytes().splitlines(True)[:-1]) == before
     assert (more[-1]["step"], more[-1]["split"]) == (20, "eval/learnt")
     other = evaluate(workdir, "--gin_param=test/digits.split = 'train'")
-    assert "the figures aren't kept, because the run has another configuration:\n- test/digits.split = 'test'" in other
+    assert (
+        "the metrics aren't stored, because the run has another configuration:\n- test/digits.split = 'test'" in other
+    )
     assert lines_of(workdir / "metrics.jsonl") == more
 
 
@@ -115,7 +117,7 @@ def test_figures_of_a_run_at_work_go_into_a_separate_file(trained, tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         for _ in range(2):
-            assert "a run is at work there" in evaluate(workdir, *NAMED)
+            assert "the run is still training" in evaluate(workdir, *NAMED)
         holder.stdin.close()
     assert (workdir / "metrics.jsonl").read_bytes() == before
     found = lines_of(workdir / "evaluations.jsonl")

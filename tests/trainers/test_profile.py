@@ -117,5 +117,5 @@ def test_wrong_ranges_of_steps_are_refused(tmp_path, monkeypatch, steps, says):
 
 def test_profile_without_xprof_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(profiler.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"`xprof`.*isn't there: `pip install -e '.\[profile\]'`"):
+    with pytest.raises(ConfigurationError, match=r"`xprof`.*isn't installed: `pip install -e '.\[profile\]'`"):
         made(tmp_path, (10, 20))

@@ -48,7 +48,7 @@ def told(tmp_path, *, strategy=None, chunk_steps=5, **how):
 def test_half_precision_that_no_step_moves_is_reported_once(dtype, replicas, tmp_path):
     rate = 1e-3 if dtype == tf.bfloat16 else 3e-4
     (text,) = told(tmp_path, dtype=dtype, rate=rate, strategy=on_virtual_cpus(replicas))
-    assert text.startswith(f"phase `net` has left `w` as it was, in 5 steps: it is {dtype.name}, and an update")
+    assert text.startswith(f"phase `net` didn't change `w` in 5 steps: it is {dtype.name}, and an update")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ ENLARGED = 6  # pixels for each pixel of a sample
 
 
 class Training(NamedTuple):
-    """A configuration, further flags, and the function that returns the picture of its workdir; None without Chromium."""
+    """A configuration, further flags, and a function from the workdir to the picture, or to None without Chromium."""
 
     configuration: str
     flags: tuple[str, ...]

@@ -48,7 +48,8 @@ class AsTheTaskReads(Source):
         unknown = [name for name, spec in self._spec.items() if spec is None]
         if unknown or not self._spec:
             what = f"what shape `{unknown[0]}` has" if unknown else "what it reads"
-            raise DataError(f"{missing} A dry run could do without it, but `{type(task).__name__}` doesn't say {what}.")
+            who = f"`{type(task).__name__}`"
+            raise DataError(f"{missing} A dry run doesn't need the data, but {who} doesn't declare {what}.")
 
     @property
     def spec(self) -> Spec:

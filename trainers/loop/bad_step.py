@@ -30,8 +30,8 @@ def explain_bad_step(train_step: TrainStep, input: Input, step: int) -> Tapeloop
     except Exception as error:
         first = str(error).strip().split("\n")[0]
         return NotFiniteError(
-            f"step {step} is not finite. Nothing of it was saved. {REMEDY} (Done again to see what went wrong first, "
-            f"it ended in {type(error).__name__}: {first[:200]})"
+            f"step {step} is not finite. Nothing of it was saved. {REMEDY} (Repeating the step to find "
+            f"the first bad value failed: {type(error).__name__}: {first[:200]})"
         )
 
 
@@ -45,11 +45,11 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
         what = f"step {step} is not finite, and nothing of it was saved"
         return unfit_example(what, input.source, feature, batch[feature], input.examples_of(step))
     found = struck or _bad_phase(train_step, batch, step)
-    overflow = "a loss, or the norm of its gradients, overflowed (done again without tracing it is finite)"
+    overflow = "a loss, or the norm of its gradients, overflowed (repeated without tracing, it is finite)"
     if train_step.backend.in_rounds:
         overflow = (
-            "a loss or gradient of one replica, by the weights that it had come to alone since its round of local "
-            "steps began (by those of the beginning, which are the ones that are left, it is finite)"
+            "a loss or gradient of one replica, with the weights that it had trained alone in its round of local "
+            "steps (with the weights from the start of the round, which remain, it is finite)"
         )
     return NotFiniteError(f"step {step} is not finite: {found or overflow}. Nothing of it was saved. {REMEDY}")
 

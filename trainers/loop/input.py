@@ -73,9 +73,9 @@ class Input:
         bytes_of_replica = self.chunk_steps * self.global_batch_size * row_bytes // self.strategy.num_replicas_in_sync
         if bytes_of_replica > (memory := machine_memory()):
             raise NoRoomError(
-                f"`Trainer.global_batch_size` is {self.global_batch_size}, {self.chunk_steps} steps a chunk: one "
-                f"replica's share is {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
-                f"{memory / 2**30:,.0f}. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
+                f"`Trainer.global_batch_size` is {self.global_batch_size}, with {self.chunk_steps} steps per chunk: "
+                f"one replica's chunk takes {bytes_of_replica / 2**30:,.0f} GiB, and this machine has "
+                f"{memory / 2**30:,.0f} GiB. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
             )
         self.backend = experiment.assembly.backend
         self.backend.check_rows(self.global_batch_size, settings.microbatches, what="`Trainer.global_batch_size`")
@@ -147,7 +147,7 @@ class Input:
                 raise DataError(
                     f"The stream `{self.source.name}` isn't the same in every process: after {examples:,} examples "
                     "their hashes differ. Each process makes the whole stream and takes the rows of its own replicas: "
-                    "it must depend on (seed, epoch) alone, see docs/input.md#resuming-a-stream."
+                    "the stream must depend on (seed, epoch) alone, see docs/input.md#resuming-a-stream."
                 )
         return kept
 

@@ -94,14 +94,14 @@ def _check(steps: Sequence[int], total: int) -> None:
     pair = isinstance(steps, list | tuple) and len(steps) == 2 and all(type(x) is int for x in steps)
     if not pair or not 0 <= steps[0] < steps[1]:
         raise ConfigurationError(
-            f"`Trainer.profile` is {shown(steps)}; it is where to begin and where to end: give two numbers of steps, "
-            "the first smaller, as (100, 150)."
+            f"`Trainer.profile` is {shown(steps)}; give the first and the last step to profile, the first one "
+            "smaller, as in (100, 150)."
         )
     if steps[0] >= total:
         raise ConfigurationError(
-            f"`Trainer.profile` is {shown(steps)}, but the run has {total} steps: begin at one of 0 to {total - 1}."
+            f"`Trainer.profile` is {shown(steps)}, but the run has {total} steps: begin at a step below {total}."
         )
     if importlib.util.find_spec("xprof") is None:
         raise ConfigurationError(
-            f"`Trainer.profile` is {shown(steps)}, but the package `xprof`, which shows profiles, isn't there: {EXTRA}."
+            f"`Trainer.profile` is {shown(steps)}, but `xprof`, which shows profiles, isn't installed: {EXTRA}."
         )

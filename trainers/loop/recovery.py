@@ -63,7 +63,7 @@ class Recovery:
         except CheckpointError as unwritten:
             telemetry.warn_once(str(unwritten))
         if self.state.unsaved_restart:
-            return type(error)(f"{error} No capsule is left: no checkpoint has its fresh optimizer yet.")
+            return type(error)(f"{error} No capsule is written: no checkpoint has the fresh optimizer yet.")
         if self._leave:
             error = self._leave(self.context, error, step)
         self.agreement.barrier()  # a worker that left before the chief has written it would end the chief
@@ -76,7 +76,7 @@ class Recovery:
             return None
         bad = self.skipping.last if self.skipping else None
         if bad and bad.kind == SPIKE:
-            return step, SPIKE, NotFiniteError(f"step {step} is a spike: {_how(bad)}. Nothing of it was kept. {CALM}")
+            return step, SPIKE, NotFiniteError(f"step {step} is a spike: {_how(bad)}. The step was undone. {CALM}")
         from trainers.loop.bad_step import explain_bad_step
 
         with self.context.section("step", f"looking into step {step}"):
@@ -117,7 +117,7 @@ class Recovery:
             return
         count, self._told, bad = skipped - self._told, skipped, self.skipping.last
         others = f" (and {count - 1} before it)" if count > 1 else ""
-        error: TapeloopError = NotFiniteError(f"step {bad.step}{others} was left out: {_how(bad)}.")
+        error: TapeloopError = NotFiniteError(f"step {bad.step}{others} was skipped: {_how(bad)}.")
         if bad.kind == NOT_FINITE and not self._capsule_left:
             self._capsule_left = True
             error = self.leave_capsule(error, bad.step, telemetry)

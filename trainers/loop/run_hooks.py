@@ -199,8 +199,8 @@ class Unmoved(ChunkHook):
     ) -> None:
         others = f" and {len(still) - 1} more of its {count} parameters of half precision" if len(still) > 1 else ""
         say(
-            f"phase `{phase}` has left `{still[0]}`{others} as it was, in {taken} step{'s' if taken > 1 else ''}: it "
-            f"is {dtype}, and an update of less than half its last place is rounded away. Make the variable float32 "
+            f"phase `{phase}` didn't change `{still[0]}`{others} in {taken} step{'s' if taken > 1 else ''}: it "
+            f"is {dtype}, and an update of less than half its last digit is rounded away. Make the variable float32 "
             "(layers compute in the dtype of their input all the same), or take a larger learning rate."
         )
 

@@ -52,14 +52,14 @@ class Origin(Part):
         learnt = manifest.extra.get("tokenizer", self._tokenizer)
         if learnt != self._tokenizer:
             raise ConfigurationError(
-                f"{manifest.path} learnt tokens of {shown(learnt)}, but those of `Experiment.train_source` are of "
-                f"{shown(self._tokenizer)}: give the tokenizer that it was trained with, or another `--workdir`."
+                f"{manifest.path} was trained on tokens of {shown(learnt)}, but `Experiment.train_source` has tokens "
+                f"of {shown(self._tokenizer)}: use the tokenizer of the training, or another `--workdir`."
             )
         round_steps = self._settings.round_steps
         if manifest.step % round_steps:
             raise ConfigurationError(
                 f"{manifest.path} is of step {manifest.step}, which is within a round of `Trainer.local_steps` = "
-                f"{round_steps}: give a number that divides it."
+                f"{round_steps}: give a number of local steps that divides {manifest.step}."
             )
 
     def state(self, step: int) -> Mapping[str, Any]:
@@ -117,8 +117,8 @@ class HookStates(Part):
                 json.dumps(state)
             except (TypeError, ValueError) as error:
                 raise ConfigurationError(
-                    f"`state()` of the hook `{name}` returns {state!r}, which no checkpoint can hold ({error}): use "
-                    "numbers, strings, lists and dicts, and for an array `.tolist()`."
+                    f"`state()` of the hook `{name}` returns {state!r}, which a checkpoint can't store ({error}): use "
+                    "numbers, strings, lists and dicts, and `.tolist()` of an array."
                 ) from None
         return {"hooks": states} if states else {}
 

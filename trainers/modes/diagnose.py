@@ -21,6 +21,6 @@ def _refuse_what_has_no_parts(trainer: Trainer) -> None:
     backend = trainer.train_step.backend
     if not backend.separable:
         raise ConfigurationError(
-            "`--mode=diagnose` takes apart the steps of replicas that meet in each of them, and not those "
-            f"{backend.how}: diagnose without, and look at `examples_per_second` in the metric lines of both."
+            f"`--mode=diagnose` measures steps in which all replicas synchronize; {backend.how} they don't. "
+            "Diagnose without this setting, and compare `examples_per_second` in the metric lines with and without it."
         )

@@ -23,8 +23,8 @@ def run(session: Session) -> int:
     session.bind(required=[Experiment, Settings])
     if trains_by_servers():
         raise ConfigurationError(
-            "`--mode=dry_run` looks at replicas and meshes, and not at parameter servers: leave the runtime's "
-            "`--gin_file` out. A worker takes whole steps, and holds what one device does."
+            "`--mode=dry_run` estimates replicas and meshes only, and not parameter servers: leave out the runtime's "
+            "`--gin_file`. A worker computes whole steps and needs the memory of a run on one device."
         )
     build = DryBuild.from_gin()
     if build.settings.memory_budget is not None:

@@ -36,7 +36,7 @@ def run(session: Session) -> int:
     if not is_chief():
         return 0
     if changes := session.changes(manifest, trainer):
-        print(f"the figures aren't kept, because the run has another configuration:\n{changes}", flush=True)
+        print(f"the metrics aren't stored, because the run has another configuration:\n{changes}", flush=True)
     elif session.workdir.take():
         own = figures_at(session.workdir.metrics, manifest.step)
         keep(session.workdir.metrics, manifest.step, {split: x for split, x in found.items() if split not in own})
@@ -47,5 +47,5 @@ def run(session: Session) -> int:
             print("\n".join(told), flush=True)
     else:
         keep(session.workdir.evaluations, manifest.step, found, of=manifest)
-        print(f"a run is at work there: the figures are kept in `{session.workdir.evaluations}`", flush=True)
+        print(f"the run is still training: the metrics are stored in `{session.workdir.evaluations}`", flush=True)
     return 0

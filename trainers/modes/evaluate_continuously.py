@@ -38,7 +38,7 @@ class BesideARun:
         self.trainer.evaluations.check()
         if joined() is not None:
             raise ConfigurationError(
-                "`--mode=evaluate_continuously` is one process beside the run, but this one was started as one of "
+                "`--mode=evaluate_continuously` runs as one separate process, but this one was started as one of "
                 "several: leave out `trainers.launch`, and the runtime's `--gin_file`."
             )
         self.telemetry = Telemetry([Console(total_steps=self.trainer.steps)])
@@ -61,13 +61,14 @@ class BesideARun:
                 waited, said = 0.0, ""
             elif ending:
                 print(
-                    f"the run is over: {ending}; its checkpoints are evaluated, in `{self.workdir.named}`", flush=True
+                    f"the run has ended: {ending}; all of its checkpoints are evaluated, in `{self.workdir.named}`",
+                    flush=True,
                 )
                 return
             elif timeout is not None and waited >= timeout:
                 raise PeerLostError(
-                    f"waited {timeout} s (`--timeout`) for {what_it_waits_for(self.workdir, self._last)}. See whether "
-                    "the run is at work (`python -m trainers.runs`), and run the same command again."
+                    f"waited {timeout} s (`--timeout`) for {what_it_waits_for(self.workdir, self._last)}. Check that "
+                    "the run is training (`python -m trainers.runs`), and run the same command again."
                 )
             else:
                 if said != (said := what_it_waits_for(self.workdir, self._last)):
@@ -81,8 +82,8 @@ class BesideARun:
         """Evaluates one checkpoint, and records its metrics at once; skips a checkpoint that is deleted meanwhile."""
         if changes := self.session.changes(manifest, self.trainer):
             raise ConfigurationError(
-                f"`{manifest.path}` is of a run of another configuration:\n{changes}\nGive the same `--gin_file` and "
-                "`--gin_param` as the run has; `Experiment.eval_sources` may differ."
+                f"`{manifest.path}` belongs to a run with another configuration:\n{changes}\nGive the same "
+                "`--gin_file` and `--gin_param` as the run has; `Experiment.eval_sources` may differ."
             )
         try:
             self.trainer.state.restore(manifest)
@@ -105,8 +106,8 @@ class BesideARun:
         self.trainer.watchdog.alive()
         if self.session.preemption.signal is not None:
             raise PreemptedError(
-                f"stopped by {self.session.preemption.name}; the figures of what was evaluated are in "
-                f"`{self.workdir.evaluations}`. Run the same command again to go on."
+                f"stopped by {self.session.preemption.name}; the metrics so far are in "
+                f"`{self.workdir.evaluations}`. Run the same command again to continue."
             )
 
 

@@ -17,5 +17,5 @@ def check(flags: FlagValues) -> None:
     """Raises a `ConfigurationError` for a `--timeout` below 1 second."""
     if flags["timeout"].present and flags.timeout < 1:
         raise ConfigurationError(
-            f"`--timeout` is {flags.timeout}; it is a number of seconds: give 1 or more, or remove it."
+            f"`--timeout` is {flags.timeout}; give a number of seconds, 1 or more, or remove the flag."
         )

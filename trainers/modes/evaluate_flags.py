@@ -11,5 +11,5 @@ def check(flags: FlagValues) -> None:
     """Raises a `ConfigurationError` unless `--checkpoint` is `newest`, `best` or a step."""
     if flags.checkpoint not in ("newest", "best") and not flags.checkpoint.isdecimal():
         raise ConfigurationError(
-            f"`--checkpoint` is {flags.checkpoint!r}; give `newest`, `best`, or a step, as `--checkpoint=5000`."
+            f"`--checkpoint` is {flags.checkpoint!r}; give `newest`, `best`, or a step, as in `--checkpoint=5000`."
         )

@@ -49,7 +49,7 @@ def run(session: Session) -> int:
     session.configuration.check_consumed()
     manifest = session.required_checkpoint()
     if changes := session.changes_of_experiment(manifest):
-        print(f"Warning: `{manifest.path}` is of a run of another configuration:\n{changes}", flush=True)
+        print(f"Warning: `{manifest.path}` belongs to a run with another configuration:\n{changes}", flush=True)
     exports = session.workdir.path / "export"
     remove_unfinished_folders(exports)
     name = manifest.path.name if wanted.weights == "float32" else f"{manifest.path.name}-{wanted.weights}"
@@ -80,7 +80,7 @@ def _check_alone() -> None:
     cluster = cluster_from_environment()
     if cluster is not None and len(cluster.workers) > 1:
         raise ConfigurationError(
-            f"`--mode=export` is one process, but this one was started as {cluster.name(cluster.index)} of "
+            f"`--mode=export` runs as one process, but this one was started as {cluster.name(cluster.index)} of "
             f"{len(cluster.workers)}: leave out `trainers.launch`, or unset `TF_CONFIG`."
         )
 

@@ -32,8 +32,8 @@ def run(session: Session) -> int:
     backend = trainer.train_step.backend
     if not backend.steps_together:
         raise ConfigurationError(
-            f"`--mode=replay` does a step again that all replicas take together, and {backend.how} they don't: leave "
-            "out the `--gin_file` or `--gin_param` that asks for it."
+            f"`--mode=replay` repeats steps in which all replicas synchronize; {backend.how} they don't. Leave "
+            "out the `--gin_file` or `--gin_param` that sets this."
         )
     session.check_same(capsule.configuration, trainer)
     manifest = session.newest_checkpoint(up_to=capsule.step) if capsule.checkpoint else None
@@ -43,7 +43,7 @@ def run(session: Session) -> int:
         now = environment()
         for name, then in capsule.environment.items():
             if now.get(name) != then:
-                print(f"note: the run had {name} {then}, and here it is {now.get(name)}: last bits may differ")
+                print(f"note: the run had {name} {then}, and here it is {now.get(name)}: rounding may differ")
         began = f"`{manifest.path.name}`" if manifest else "the beginning"
         print(f"step {step} of {trainer.steps}, replayed from {began}", flush=True)
         finding = _watched(trainer, _batch(trainer, capsule, session.workdir.path, step), step)
@@ -73,9 +73,9 @@ def _batch(trainer: Trainer, capsule: Capsule, path: Path, step: int) -> Batch:
     kept = {key: tf.constant(x) for key, x in read_batch(path).items()}
     if {key: (x.shape, x.dtype) for key, x in kept.items()} != {key: (x.shape, x.dtype) for key, x in now.items()}:
         raise ConfigurationError(
-            f"the capsule `{path}` holds {listed(kept)} of a step, and the source now gives {listed(now)}, or other "
-            "shapes of these: go back to the code that the run had."
+            f"the capsule `{path}` has the features {listed(kept)}, but the source now returns {listed(now)}, or the "
+            "same features with other shapes: use the code that the run had."
         )
     if any(kept[key].numpy().tobytes() != x.numpy().tobytes() for key, x in now.items()):
-        print("note: the source gives this step other examples than the run read: those of the capsule are taken")
+        print("note: the source now returns other examples for this step: the capsule's examples are used")
     return kept

@@ -11,7 +11,7 @@ def check(flags: FlagValues) -> None:
     """Raises a `ConfigurationError` if `--capsule` is missing or `--workdir` is given."""
     if not flags.capsule:
         raise ConfigurationError(
-            "`--capsule` is missing: give the folder that the run wrote, as "
+            "`--capsule` is missing: give the folder that the run wrote, as in "
             "`--capsule=runs/digits_mlp/capsules/step-000000042`."
         )
     if flags.workdir:

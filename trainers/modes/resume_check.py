@@ -33,8 +33,8 @@ def run(session: Session) -> int:
     session.bind(required=[Experiment, Settings])
     if trains_by_servers():
         raise ConfigurationError(
-            "`--mode=resume_check` compares bits, and by parameter servers no run repeats another's: check without the "
-            "runtime's `--gin_file`. They promise that each step counts once: see "
+            "`--mode=resume_check` compares bits, and runs with parameter servers aren't reproducible: check without "
+            "the runtime's `--gin_file`. With parameter servers each step counts once: see "
             "docs/choose-a-strategy.md#asynchronous-parameter-servers."
         )
     bound = gin.get_bindings(Settings)

@@ -32,8 +32,7 @@ def run(session: Session) -> int:
         checked_translation(task)
     elif hasattr(task, "write"):
         raise ConfigurationError(
-            f"`--prompt` is missing: `{type(task).__name__}` goes on from the beginning of a text, as in "
-            "`--prompt='The value of'`."
+            f"`--prompt` is missing: `{type(task).__name__}` continues a given text, as in `--prompt='The value of'`."
         )
     trainer.state.restore(session.required_checkpoint())
     trainer.averaged.update()
@@ -50,7 +49,7 @@ def run(session: Session) -> int:
     if bad:
         raise NotFiniteError(
             f"`{type(task).__name__}.sample` made {bad} of {count} images with pixels that aren't finite, from the "
-            f"weights of step {trainer.step}, which are; look in it for a division, logarithm or root of zero. "
+            f"weights of step {trainer.step}, which are finite; look for a division, logarithm or root of zero there. "
             "Nothing was written."
         )
     folder.mkdir(exist_ok=True)

@@ -26,10 +26,12 @@ def check(flags: FlagValues) -> None:
     """Raises a `ConfigurationError` for an invalid value, or for flags that exclude each other."""
     evaluate_flags.check(flags)
     if flags["samples"].present and flags.images:
-        raise ConfigurationError("`--samples` has no effect with `--images`, which are all translated: remove it.")
+        raise ConfigurationError(
+            "`--samples` has no effect with `--images`, because all images are translated: remove it."
+        )
     if flags.prompt and flags.images:
         raise ConfigurationError("`--prompt` is for texts and `--images` for images: remove one of them.")
     if flags.samples < 1:
-        raise ConfigurationError(f"`--samples` is {flags.samples}; it is a number of images or texts: give 1 or more.")
+        raise ConfigurationError(f"`--samples` is {flags.samples}; give a number of images or texts, 1 or more.")
     if flags.samples > MOST_SAMPLES:
         raise ConfigurationError(f"`--samples` is {flags.samples}; give at most {MOST_SAMPLES} at a time.")

@@ -49,7 +49,7 @@ def _trainer_at(session: Session, step: int) -> Trainer:
     _ = trainer.chunk.python_function  # raises an error with parameter servers, before any step
     if step >= trainer.steps:
         raise ConfigurationError(
-            f"`--step` is {step}, but the run has {trainer.steps} steps: give one from 0 to {trainer.steps - 1}."
+            f"`--step` is {step}, but the run has {trainer.steps} steps: give a step from 0 to {trainer.steps - 1}."
         )
     if manifest:
         trainer.state.restore(manifest)
@@ -66,7 +66,7 @@ def _checkpoint_before(session: Session, step: int) -> Manifest | None:
     if manifest is None and step:
         raise CheckpointError(
             f"`--step` is {step}, but `{session.workdir.checkpoints}` holds no checkpoint of that step or one before "
-            "it (`Trainer.keep_checkpoints` says how many are kept): name the run's folder with `--workdir=DIR`, or "
-            "train first, with a `Trainer.checkpoint_every` that reaches it."
+            "it (`Trainer.keep_checkpoints` limits their number): name the run's folder with `--workdir=DIR`, or "
+            "train first, with a `Trainer.checkpoint_every` of at most this step."
         )
     return manifest

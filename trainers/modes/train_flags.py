@@ -26,6 +26,8 @@ def check(flags: FlagValues) -> None:
     if flags.restart_optimizer and flags.eager:
         raise ConfigurationError("`--restart_optimizer` has no effect with `--eager`, which saves nothing: remove it.")
     if flags["step"].present and not flags.eager:
-        raise ConfigurationError("`--step` is the step that `--eager` takes, and has no effect without it: give both.")
+        raise ConfigurationError(
+            "`--step` is the step that `--eager` takes, and has no effect without `--eager`: give both."
+        )
     if flags["step"].present and flags.step < 0:
         raise ConfigurationError(f"`--step` is {flags.step}; steps are counted from 0: give 0 or more.")

@@ -90,8 +90,8 @@ class Tuning:
         """Raises a `PreemptedError` on all workers if one of them got a signal."""
         if self.trainer.agreement.any_worker(self.preemption.signal is not None):
             raise PreemptedError(
-                f"stopped by {self.preemption.name}; what was found until then is in `{self.path}`. Run the same "
-                "command again for all of it."
+                f"stopped by {self.preemption.name}; the results so far are in `{self.path}`. Run the same "
+                "command again for all results."
             )
 
     def _found(self, row: Row) -> None:
@@ -115,7 +115,7 @@ def refuse_what_cannot_be_tried(trainer: Trainer) -> None:
     backend = trainer.train_step.backend
     if not backend.steps_here:
         raise ConfigurationError(
-            f"`--mode=tune` times steps that all replicas take together, and {backend.how} they don't: leave the "
-            "runtime's `--gin_file` out, tune what one worker does, and look at `examples_per_second` in the metric "
-            "lines for the rest. See docs/make-it-fast.md."
+            f"`--mode=tune` measures steps in which all replicas synchronize; {backend.how} they don't. Leave out the "
+            "runtime's `--gin_file`, tune one worker alone, and compare `examples_per_second` in the metric "
+            "lines with all workers. See docs/make-it-fast.md."
         )

@@ -17,7 +17,7 @@ from core.parallel.local_steps.rounds import Rounds
 class LocalSteps(Backend):
     """The backend of replicas that synchronize once per `round_steps` steps."""
 
-    how = "by `Trainer.local_steps`"
+    how = "with `Trainer.local_steps`"
     in_rounds = True
     steps_together = False
     separable = False

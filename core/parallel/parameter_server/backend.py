@@ -21,7 +21,7 @@ class ServedBackend(Backend):
     """The backend of the chief, which has workers run the steps."""
 
     strategy: ServedStrategy
-    how = "by parameter servers (`@parameter_server()`)"
+    how = "with parameter servers (`@parameter_server()`)"
     not_compiled = "reach parameter servers"
     steps_together = False
     steps_here = False

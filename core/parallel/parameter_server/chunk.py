@@ -39,7 +39,7 @@ class ServedChunk:
     def python_function(self) -> Any:
         """Raises a `ConfigurationError`: workers run only traced steps."""
         raise ConfigurationError(
-            "`--eager` takes a step in this process, but by parameter servers workers take them: leave the runtime's "
+            "`--eager` takes a step in this process, but with parameter servers workers take them: leave the runtime's "
             "`--gin_file` out."
         )
 

@@ -25,7 +25,7 @@ class ServedExchange(Exchange):
         super().__init__(strategy, reduce_in=reduce_in)
         if reduce_in is not None:
             raise ConfigurationError(
-                "`Trainer.reduce_gradients_in` is for gradients that replicas add up; by parameter servers none are: "
+                "`Trainer.reduce_gradients_in` is for gradients that replicas add up; with parameter servers none are: "
                 "leave it out."
             )
         self.served = strategy

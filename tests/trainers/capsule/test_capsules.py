@@ -161,7 +161,10 @@ def test_folders_that_are_no_capsules_are_refused(tmp_path):
 def test_another_configuration_is_refused_and_another_device_is_not(ended):
     folder, capsule = ended
     flags = ["--mode=replay", f"--capsule={capsule}"]
-    says = ["is of a run of another configuration", "- Trainer.global_batch_size = 4\n+ Trainer.global_batch_size = 2"]
+    says = [
+        "belongs to a run with another configuration",
+        "- Trainer.global_batch_size = 4\n+ Trainer.global_batch_size = 2",
+    ]
     refused(*flags, "--gin_param=Trainer.global_batch_size = 2", cwd=folder, exit_code=2, says=says)
     one = f"--gin_file={CONFIGS / 'runtime/one_device.gin'}"
     assert replayed(folder, capsule, one)["operation"] == ["Log"]

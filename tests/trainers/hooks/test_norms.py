@@ -94,5 +94,5 @@ def test_norms_that_are_suspicious_twice_are_warned_of_once(tmp_path):
 def test_norms_with_local_steps_are_refused(tmp_path):
     settings = {"task": Line, "source": point_source(), "strategy": mirrored(replicas=2), "local_steps": 5}
     trainer = make(tmp_path, hooks=[Norms(10)], **settings)
-    with pytest.raises(ConfigurationError, match=r"by `Trainer.local_steps` replicas take separate steps"):
+    with pytest.raises(ConfigurationError, match=r"with `Trainer.local_steps` replicas take separate steps"):
         trainer.train()

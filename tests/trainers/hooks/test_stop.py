@@ -157,7 +157,7 @@ def test_state_of_hooks_that_no_checkpoint_can_hold_is_refused(tmp_path):
         def state(self):
             return {"mean": tf.zeros([2]).numpy()}
 
-    text = r"`state\(\)` of the hook `Array` returns .* which no checkpoint can hold .*`\.tolist\(\)`"
+    text = r"`state\(\)` of the hook `Array` returns .* which a checkpoint can't store .*`\.tolist\(\)`"
     with pytest.raises(ConfigurationError, match=text):
         train(make_idle(tmp_path, hooks=[Array()]))
 

@@ -87,7 +87,7 @@ def test_a_signal_ends_it_with_what_was_found_until_then(tmp_path):
     done = run(flag, "--mode=tune", "--workdir=run", cwd=tmp_path)
     assert done.returncode == 75, (done.stdout, done.stderr)
     kept = tmp_path / "run" / "tune.json"
-    assert done.stderr.startswith(f"error: stopped by SIGTERM; what was found until then is in `{kept}`")
+    assert done.stderr.startswith(f"error: stopped by SIGTERM; the results so far are in `{kept}`")
     found = json.loads(kept.read_text())
     assert (found["complete"], len(found["tried"])) == (False, 1)
     assert "as configured" in done.stdout
