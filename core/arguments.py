@@ -95,7 +95,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def is_number(value: object, kind: type = Real) -> bool:
-    """Says whether `value` is a number of this `kind`: an integer may stand for a float, but a bool may not."""
+    """Says whether `value` is a number of type `kind`, such as `Integral`; a bool isn't a number here."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -113,7 +113,7 @@ def check_groups(name: str, groups: int, **channels: int) -> None:
 
 
 def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Tensor:
-    """Converts `value` to float32, or leaves it float64; raises a `ValueError` if it isn't of floats."""
+    """Converts floats to float32, except float64; raises a `ValueError` for other dtypes."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_floating:
         raise ValueError(f"`{name}` is {value.dtype.name}; give floats: `tf.cast({name}, tf.float32)`.")
@@ -139,7 +139,7 @@ def class_indices(name: str, value: Any, logits_name: str, logits: tf.Tensor) ->
 
 
 def integers(name: str, value: Any) -> tf.Tensor:
-    """Converts `value` to int32 or int64; raises a `ValueError` if it isn't of integers."""
+    """Converts `value` to int32 or int64; raises a `ValueError` unless its dtype is an integer type."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_integer:
         raise ValueError(f"`{name}` is {value.dtype.name}; give integers: `tf.cast({name}, tf.int32)`.")

@@ -35,9 +35,9 @@ GOES_ON = "the same command then resumes from the last checkpoint"
 
 @contextlib.contextmanager
 def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[None]:
-    """Turns a full disk's `OSError` inside its context into a `NoRoomError` that names `path`.
+    """Turns a full disk's `OSError` in its `with` block into a `NoRoomError` that names `path`.
 
-    `then` ends the error's text: it says what happens once there is room.
+    The error's text ends with `then`, which says what happens once there is room.
     """
     try:
         yield

@@ -26,7 +26,7 @@ _announce: contextvars.ContextVar[Announce] = contextvars.ContextVar("announce",
 
 @contextlib.contextmanager
 def announced(to: Announce) -> Iterator[None]:
-    """Calls `to(bytes)` before each initial value is made in its context; `bytes` is that value's size."""
+    """Calls `to(bytes)` before each initial value is made in its `with` block; `bytes` is that value's size."""
     token = _announce.set(to)
     try:
         yield

@@ -60,7 +60,7 @@ def own_rows(x: Any) -> tf.Tensor:
 
 @contextlib.contextmanager
 def sharing_rows(rows: SharedRows) -> Iterator[None]:
-    """Makes `all_rows` and `own_rows` use `rows` in its context; engines wrap a step function in it."""
+    """Makes `all_rows` and `own_rows` use `rows` in its `with` block, in which an engine calls a step function."""
     token = _shared.set(rows)
     try:
         yield

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held_back(number: int) -> Iterator[None]:
-    """Blocks the signal `number` in its context; then restores its handler, which receives the delayed signal.
+    """Delays the signal `number` until its `with` block ends; then the restored handler receives it.
 
-    Threads started in this context block the signal for good, so that the kernel never delivers it to them.
+    Threads that start in the block ignore the signal for good: the kernel never delivers it to them.
     """
     handler = signal.getsignal(number)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])

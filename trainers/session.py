@@ -164,7 +164,7 @@ class Session:
         return _changes(saved, trainer) if isinstance(saved, dict) else "the checkpoint doesn't say which"
 
     def changes_of_experiment(self, found: checkpoint.Manifest) -> str:
-        """Returns the differences in the experiment itself, as text, without settings of training, as optimizers."""
+        """Returns the differences in the experiment itself, as text; optimizers and the like don't count."""
         without = [*NOT_IDENTITY, "Experiment.start_from", "*.optimizer", "*_optimizer"]
         own = identity(without)
         calls = {key.rpartition(".")[0] for key in own}

@@ -74,7 +74,7 @@ class Keeper:
     def best(self, up_to: int, *, new: int | None = None) -> Best | None:
         """Returns the checkpoint with the best metric up to step `up_to`; `None` if no checkpoint has the metric.
 
-        If values are equal, the older one wins. `new` is the step of a checkpoint about to be written, to include.
+        If values are equal, the older one wins. The checkpoint about to be written at step `new` is included.
         """
         by, found = self.keep.best, None
         if by is None:

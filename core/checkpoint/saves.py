@@ -102,7 +102,7 @@ class Saves:
 
     @property
     def under_way(self) -> object | None:
-        """Returns the save that this process is writing, to be compared by identity; `None` if it writes none."""
+        """Returns an object that stands for the save that this process is writing; `None` if it writes none."""
         save = self._under_way
         return save if save is not None and not save.work.done() else None
 
@@ -142,7 +142,7 @@ class Saves:
 
     @contextlib.contextmanager
     def settled(self, note: Callable[[str], object] = lambda text: None) -> Iterator[None]:
-        """Calls `settle` when its context ends without an error.
+        """Calls `settle` when its `with` block ends without an error.
 
         After an error or a second Ctrl-C, this process waits for its own part, and contacts no other process.
         """

@@ -54,7 +54,7 @@ class Membership:
         return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
 
     def leave(self, reason: str | None = None) -> None:
-        """Tells the peers that this process leaves; give a `reason` unless its work is done."""
+        """Tells the peers that this process leaves; without a `reason`, its work is done."""
         self._ended.set()
         self.heartbeat.leave(reason)
 
@@ -132,7 +132,7 @@ def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
 
 @contextlib.contextmanager
 def naming_lost_peers() -> Iterator[None]:
-    """Within its context, an error of TensorFlow caused by a lost peer becomes a `PeerLostError` naming the peer."""
+    """In its `with` block, an error of TensorFlow caused by a lost peer becomes a `PeerLostError` naming the peer."""
     import tensorflow as tf
 
     try:

@@ -75,7 +75,7 @@ def guarded(port: int, addresses: Iterable[Address]) -> list[socket.socket]:
 
 
 def prove_guards() -> None:
-    """Raises an `OSError` unless a listener at all addresses is reached at 127.0.0.1, but not at guarded addresses."""
+    """Tests that guards block a listener at guarded addresses only; raises an `OSError` otherwise."""
     everywhere = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_sharing(everywhere, both=True))

@@ -233,7 +233,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 @contextlib.contextmanager
 def _as_of_process(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within its context, `os.environ` has Slurm's variables of `environment`, as the resolver reads only these."""
+    """In its `with` block, `os.environ` has Slurm's variables of `environment`, as the resolver reads only these."""
     slurm = [name for name in {*os.environ, *environment} if name.startswith("SLURM")]
     before = {name: os.environ.get(name) for name in slurm}
     try:

@@ -31,7 +31,7 @@ class BadExampleError(DataError, ValueError):  # TensorFlow keeps the name of a 
 
 
 def bad_example(message: str) -> DataError | None:
-    """Returns the `BadExampleError` that TensorFlow's error text `message` quotes, as a `DataError`; else `None`."""
+    """Returns a `DataError` if TensorFlow's error text `message` quotes a `BadExampleError`; else `None`."""
     found = re.search(rf"{BadExampleError.__name__}: (.*)", message)
     return DataError(found[1]) if found else None
 

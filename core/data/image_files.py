@@ -59,7 +59,7 @@ def read_images(paths: tf.Tensor, size: int, *, fitting: bool = False) -> tf.Ten
 
 
 def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes the bytes of image files (strings [n]) as `read_images` does; errors name the files by `names`."""
+    """Decodes the bytes of image files (strings [n]) as `read_images` does; errors call the files `names`."""
     return _images(contents, names, tf.identity, size)
 
 
@@ -103,7 +103,7 @@ def _images(
 
 
 def unreadable_image(message: str) -> DataError | None:
-    """Returns the error of `read_images` that TensorFlow's text `message` quotes, as a `DataError`; else `None`."""
+    """Returns a `DataError` if TensorFlow's error text `message` quotes an error of `read_images`; else `None`."""
     found = re.search(re.escape(f"[{_UNREADABLE}] [") + r"(.*?)\]$", message, re.MULTILINE)
     if found is None:
         return None

@@ -42,9 +42,9 @@ def train_chunks(
     """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
     The first chunk contains `first_step`, and begins at a multiple of `chunk_steps`. `origin` is the data position of
-    step 0; it isn't 0 if a run has resumed with another batch size. `synthetic` repeats the first chunk without reading
-    the source again: the time saved is the cost of input. `parallel_calls` chunks are gathered in parallel, for a slow
-    source. With `as_kept`, examples have the source's storage format, if it has one, and steps decode them.
+    step 0; it differs from 0 after a resume with another batch size. `synthetic` repeats the first chunk without
+    reading the source again: the time saved is the cost of input. `parallel_calls` chunks are gathered in parallel, for
+    a slow source. With `as_kept`, examples have the source's storage format, if it has one, and steps decode them.
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     for name, value in {"first_step": first_step, "consumed": origin + first_step * global_batch_size}.items():

@@ -33,14 +33,14 @@ class Reading:
         """Skips the examples before the reading's first step, which may take long; calls `alive()` regularly."""
 
     def own_errors(self) -> contextlib.AbstractContextManager[object]:
-        """Raises, in its context, the original exception of a user's code instead of TensorFlow's error."""
+        """In its `with` block, replaces TensorFlow's error with the original exception of a user's code."""
         return contextlib.nullcontext()
 
 
 class Reader(abc.ABC):
     """Provides the training examples of a run, `global_batch_size` per step.
 
-    In its methods, `origin` is the data position of step 0. It isn't 0 if a run has resumed with another batch size.
+    In its methods, `origin` is the data position of step 0. It differs from 0 after a resume with another batch size.
     """
 
     def __init__(self, *, global_batch_size: int, microbatches: int, seed: int):

@@ -147,7 +147,7 @@ def permuted(places: tf.Tensor, *, size: tf.Tensor, keys: tf.Tensor) -> tf.Tenso
 
 
 def keys_of(rng: Rng, *numbers: tf.Tensor) -> tf.Tensor:
-    """Returns uint64 keys [n], hashed from the seed of `rng` and from `numbers` (int64 [n] each)."""
+    """Returns uint64 keys [n], hashed from the seed of `rng` and the arrays `numbers`, int64 [n]."""
     low, high = tf.unstack(tf.cast(rng.seed, tf.uint64))
     keys = low | tf.bitwise.left_shift(high, tf.constant(32, tf.uint64))
     for number in numbers:

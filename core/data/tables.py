@@ -78,7 +78,7 @@ class Wanted:
         return None if kind is None or isinstance(kind, str) else kind
 
     def among(self, header: Sequence[str], place: str) -> list[str]:
-        """Returns the columns to read from a file with this header; errors name the file by `place`."""
+        """Returns the columns to read from a file with this header; errors call the file `place`."""
         asked = {
             "columns": self.columns or (),
             "types": self.types,

@@ -110,7 +110,7 @@ def there_already(path: Path) -> ConfigurationError:
 
 @contextlib.contextmanager
 def _locked(path: Path, folder: Path) -> Iterator[None]:
-    """Locks `path` against other processes in its context; raises an error if another one is writing `path`."""
+    """Locks `path` against other processes in its `with` block; raises an error if another one is writing `path`."""
     with space_for(path), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -107,7 +107,7 @@ class Backend:
         """Raises a `ConfigurationError` if the strategy can't be used with `Trainer.local_steps`."""
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises an error for unsupported bindings in `skipping` (of bad steps) or `rolling_back`."""
+        """Raises an error if the strategy can't skip bad steps or roll back, as these bindings ask."""
 
     # Steps.
 
@@ -116,11 +116,11 @@ class Backend:
         return Exchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: Any, stacked_spec: Mapping[str, tf.TensorSpec], progress: Any) -> Any:
-        """Makes the program that runs a chunk of steps; None means the engine's loop in one traced function."""
+        """Makes the program that runs a chunk of steps; returns None to use the engine's loop."""
         return None
 
     def rounds(self, train_step: Any, assembly: Any) -> Any:
-        """Makes the object that runs a chunk's steps in rounds of local steps; None means single steps."""
+        """Makes the object that runs a chunk's steps in rounds of local steps; returns None without rounds."""
         return None
 
     def settle(self, program: Any) -> None:

@@ -24,7 +24,7 @@ _asked: contextvars.ContextVar[bool] = contextvars.ContextVar("shapes_only", def
 
 @contextlib.contextmanager
 def shapes_only() -> Iterator[None]:
-    """Within its context, `assemble` creates variables without values."""
+    """In its `with` block, `assemble` creates variables without values."""
     token = _asked.set(True)
     try:
         yield

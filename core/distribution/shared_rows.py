@@ -72,7 +72,7 @@ class UnlikeRows:
 
 @contextlib.contextmanager
 def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator[None]:
-    """Within its context, on each replica, a step function may use the rows of all replicas."""
+    """In its `with` block, on each replica, a step function may use the rows of all replicas."""
     if exchange.replicas == 1:
         yield
         return

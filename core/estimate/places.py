@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def noting_places(task: tf.Module) -> Iterator[None]:
-    """Records the origin of each operation that is traced in its context; modules are those of `task`."""
+    """Records the origin of each operation that is traced in its `with` block; modules are those of `task`."""
     modules = {id(module): path for path, module in named_modules(task).items()}
 
     def note(_: Any, inputs: Any, attributes: Any, outputs: Any, op_name: str = "", graph: Any = None) -> None:

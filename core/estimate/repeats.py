@@ -57,7 +57,7 @@ class Repeats:
 
     @contextlib.contextmanager
     def _cut(self, lengths: Mapping[int, int]) -> Iterator[None]:
-        """Shortens each list in its context; `lengths` maps a full length to a shortened one."""
+        """Shortens each list in its `with` block; `lengths` maps a full length to a shortened one."""
         places = [(*place, lengths[length]) for length, found in self._lists.items() for place in found]
         try:
             for module, name, blocks, kept in places:

@@ -18,7 +18,7 @@ _calls: contextvars.ContextVar[dict[Module, list[bool]] | None] = contextvars.Co
 
 @contextlib.contextmanager
 def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
-    """Yields `{layer: [True, False]}`: the dropout layers called in its context, and which calls had an `rng`."""
+    """Yields `{layer: [True, False]}`: the dropout layers called in its `with` block, and which calls had an `rng`."""
     found: dict[Module, list[bool]] = {}
     token = _calls.set(found)
     try:

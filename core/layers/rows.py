@@ -17,7 +17,7 @@ _some_rows: contextvars.ContextVar[bool] = contextvars.ContextVar("some_rows", d
 
 @contextlib.contextmanager
 def some_rows() -> Iterator[None]:
-    """Declares that batches in this context have at least one row, although tracing doesn't know the number."""
+    """Declares that batches in its `with` block have at least one row, although tracing doesn't know the number."""
     token = _some_rows.set(True)
     try:
         yield

@@ -14,8 +14,8 @@ def binary(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
     """Returns `(logits, labels, ignored)`: labels are floats, and `ignored` is a mask, or `None` without `ignore`.
 
-    Labels other than 0 and 1 become `nan`; with `soft`, labels outside [0, 1]. At ignored labels, label and logit
-    become zero, because a zero gradient times a non-finite logit would be `nan`.
+    Invalid labels become `nan`: those other than 0 and 1, or with `soft`, those outside [0, 1]. At ignored labels,
+    label and logit become zero, because a zero gradient times a non-finite logit would be `nan`.
     """
     logits = floats("logits", logits)
     labels = targets_like("labels", labels, "logits", logits)
@@ -34,7 +34,7 @@ def held_where(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 
 def held_unless_finite(*values: tf.Tensor) -> list[tf.Tensor]:
-    """Returns `values` [..., size] unchanged, but without a gradient for vectors that aren't finite in one of them."""
+    """Returns `values` [..., size]; a vector that isn't finite in one of them gets no gradient."""
     finite = [tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True) for x in values]
     return [held_where(~functools.reduce(tf.logical_and, finite), x) for x in values]
 

@@ -87,7 +87,7 @@ class Confusion(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "Confusion":
-        """Counts from class indices of one shape, such as pixels; predictions are `predicted(logits)`."""
+        """Counts class indices, such as those of pixels: labels, and `predicted(logits)` of the same shape."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> dict[str, tf.Tensor]:
@@ -108,7 +108,7 @@ class IoU(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "IoU":
-        """Counts from class indices of one shape, such as pixels; predictions are `predicted(logits)`."""
+        """Counts class indices, such as those of pixels: labels, and `predicted(logits)` of the same shape."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> tf.Tensor:

@@ -56,7 +56,7 @@ class ClassCoverage(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, num_classes: int, weight: Any = None) -> "ClassCoverage":
-        """Counts from class indices of any shape, such as `predicted(logits)`; an index out of range gives `nan`."""
+        """Counts class indices of any shape, such as `predicted(logits)`; an index out of range gives `nan`."""
         if num_classes < 1:
             raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
         predictions = arguments.integers("predictions", predictions)

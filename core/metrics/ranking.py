@@ -24,7 +24,7 @@ class AUC(NamedTuple):
 
     @classmethod
     def of(cls, scores: Any, labels: Any, weight: Any = None, *, bins: int = 1000) -> "AUC":
-        """Counts from scores in [0, 1], such as `tf.sigmoid(logits)`, and labels 0 or 1. Other scores give `nan`."""
+        """Counts scores in [0, 1], such as `tf.sigmoid(logits)`, of the labels 0 and 1. Other scores give `nan`."""
         if bins < 2:
             raise ValueError(f"`bins` is {bins}; the error shrinks with 1 / bins: use a few hundred.")
         scores = arguments.floats("scores", scores)

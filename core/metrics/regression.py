@@ -19,7 +19,7 @@ class MAE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "MAE":
-        """Counts from predictions and targets of one shape, and one weight for each."""
+        """Adds up errors of predictions and targets of one shape, times one weight for each target."""
         return cls(*weighted_mean(absolute_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
@@ -35,7 +35,7 @@ class RMSE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "RMSE":
-        """Counts from predictions and targets of one shape, and one weight for each."""
+        """Adds up errors of predictions and targets of one shape, times one weight for each target."""
         return cls(*weighted_mean(squared_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
@@ -53,7 +53,7 @@ class R2(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "R2":
-        """Counts from predictions and targets of one shape, and one weight for each."""
+        """Adds up errors of predictions and targets of one shape, times one weight for each target."""
         residual = squared_error(predictions, targets)
         targets = tf.cast(arguments.targets_like("targets", targets, "predictions", residual), tf.float64)
         weights = weights_of(residual, "predictions", weight)

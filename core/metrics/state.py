@@ -44,7 +44,7 @@ class Mean(NamedTuple):
 
     @classmethod
     def of(cls, values: Any, weight: Any = None) -> "Mean":
-        """Counts from one value per example, and one weight per value (1 if not given)."""
+        """Adds up one value per example, times one weight per value (1 by default)."""
         return cls(*weighted_mean(arguments.floats("values", values), "values", weight))
 
     def result(self) -> tf.Tensor:
@@ -60,7 +60,7 @@ class Perplexity(NamedTuple):
 
     @classmethod
     def of(cls, cross_entropies: Any, weight: Any = None) -> "Perplexity":
-        """Counts from one cross-entropy (in nats) per token, and one weight per token."""
+        """Adds up one cross-entropy (in nats) per token, times one weight per token."""
         values = arguments.floats("cross_entropies", cross_entropies)
         return cls(*weighted_mean(values, "cross_entropies", weight))
 
@@ -77,7 +77,7 @@ class BitsPerByte(NamedTuple):
 
     @classmethod
     def of(cls, cross_entropies: Any, bytes: Any, weight: Any = None) -> "BitsPerByte":
-        """Counts from one cross-entropy (in nats), one number of bytes and one weight per token."""
+        """Adds up cross-entropies (in nats) and numbers of bytes, one per token, times one weight per token."""
         values = arguments.floats("cross_entropies", cross_entropies)
         weights = weights_of(values, "cross_entropies", weight)
         bytes = arguments.targets_like("bytes", bytes, "cross_entropies", values)

@@ -9,7 +9,7 @@ from core.task import ONE_DEVICE, Compute, Placement, Task
 
 
 def check_places(task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str], instead: str) -> None:
-    """Raises an error if an experiment or a task places phases or networks; `instead` ends the error's text."""
+    """Raises an error if an experiment or a task places phases or networks; its text ends with `instead`."""
     if placements:
         raise ConfigurationError(f"`Experiment.placements` places {listed(placements)}. {instead}")
     if one_device:

@@ -19,7 +19,7 @@ from core.task.statistics import summing_over_replicas
 
 @contextlib.contextmanager
 def no_new_variables(who: str) -> Iterator[None]:
-    """Raises an error if code in its context makes a variable; `who` names the function in the message."""
+    """Raises an error if code in its `with` block makes a variable; `who` names the function in the message."""
 
     refusals = []
 
@@ -66,7 +66,7 @@ def _refused_keras(who: str, what: str) -> ConfigurationError | None:
 
 @contextlib.contextmanager
 def no_synchronisation(name: str) -> Iterator[None]:
-    """Raises an error if code in its context sums over replicas or gathers rows; for phases without `mixes_rows`."""
+    """Raises an error if code in its `with` block (a phase without `mixes_rows`) sums over replicas or gathers rows."""
 
     def refuse(sums: Any) -> Any:
         raise ConfigurationError(

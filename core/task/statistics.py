@@ -105,7 +105,7 @@ class Statistics:
 
 @contextlib.contextmanager
 def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
-    """In its context, `Statistics()` sums over replicas with `function`; an engine calls step functions in it."""
+    """In its `with` block, `Statistics()` sums over replicas with `function`, as engines need."""
     token = _sum_over_replicas.set(function)
     try:
         yield
@@ -115,7 +115,7 @@ def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
-    """Yields `{variable.ref(): layer}`: layers that add to a `Statistics` in its context, by their averages."""
+    """Yields `{variable.ref(): layer}`: layers that add to a `Statistics` in its `with` block, by their averages."""
     token = _noticed.set({})
     try:
         yield _noticed.get()

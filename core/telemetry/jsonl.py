@@ -115,7 +115,7 @@ class Warned(StepLines):
         self._texts = {str(json.loads(line).get("warning")) for line in lines}
 
     def warn(self, step: int, text: str, *, each: bool = False) -> None:
-        """Appends the warning `text` unless the file has it; without `each`, differing numbers are ignored."""
+        """Appends the warning `text` unless the file has it; `each=False` ignores differences in numbers."""
         there = text in self._texts or (not each and gist(text) in map(gist, self._texts))
         if not there:
             self.append({"step": step, "warning": text})

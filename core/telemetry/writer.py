@@ -125,7 +125,7 @@ class Telemetry:
             self.warn(text, each=False)
 
     def warn(self, text: str, *, each: bool = True) -> None:
-        """Shows and stores a warning; without `each`, skips storing if a stored warning differs only in numbers."""
+        """Shows a warning and stores it; `each=False` stores no second warning that differs in numbers only."""
         self.note(f"Warning: {text}")
         if self.warned:
             with self.sparing():
@@ -133,7 +133,7 @@ class Telemetry:
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[None]:
-        """Turns a `NoRoomError` inside its context into a warning, for output that the run can do without."""
+        """Turns a `NoRoomError` in its `with` block into a warning, for output that the run can do without."""
         try:
             yield
         except NoRoomError as error:

@@ -39,8 +39,8 @@ def unfit_example(
 ) -> DataError:
     """Returns a `DataError` that names the example, feature and position of the first non-finite value.
 
-    `what` begins the message, as "step 5 is not finite". `indices` [...] holds the numbers of the examples, and
-    `values` [..., *the feature's shape] their values.
+    The message begins with `what`, such as "step 5 is not finite". `indices` [...] holds the numbers of the examples,
+    and `values` [..., *the feature's shape] their values.
     """
     rows = values.numpy().reshape([indices.size, -1])
     unfit = ~np.isfinite(rows)

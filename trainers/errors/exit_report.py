@@ -57,7 +57,7 @@ def _reason(error: BaseException) -> str:
 
 
 def report(error: BaseException, *, verbose: bool) -> int:
-    """Prints the error that ended a run; returns the exit code. Errors of user code, or `verbose`, add a traceback."""
+    """Prints the error that ended a run, with a traceback if `verbose` or of user code; returns the exit code."""
     code = exit_code_of(error)
     own = code == TapeloopError.exit_code and not isinstance(error, TapeloopError)
     if verbose or own:
@@ -112,7 +112,7 @@ def _place(error: BaseException) -> str:
 
 
 def _told(error: BaseException, *, whole: bool) -> Iterator[str]:
-    """Yields the lines of a traceback: of the user's files only, unless `whole`."""
+    """Yields the lines of a traceback: all lines if `whole`, else those of the user's files."""
     found = traceback.TracebackException.from_exception(error)
     if not whole and _own_frames(found.stack):
         count, part = 0, cast("traceback.TracebackException | None", found)

@@ -109,7 +109,7 @@ class Activations(Hook):
 
 @contextlib.contextmanager
 def overheard(root: tf.Module, paths: Sequence[str], hear: Heard) -> Iterator[None]:
-    """In its context, calls of modules of `root` that match `paths` also call `hear(name, input or output)`."""
+    """In its `with` block, calls of modules of `root` that match `paths` also call `hear(name, input or output)`."""
     modules = named_modules(root)
     chosen = {path: modules[path] for path in matching(paths, modules, argument="paths")}
     classes = {path: type(module) for path, module in chosen.items()}

@@ -73,7 +73,7 @@ class Translations(Hook):
         return source
 
     def _translator(self, run: Run) -> Callable[[tf.Tensor], Batch]:
-        """Returns a traced function that translates the examples with given indices; it isn't called here."""
+        """Traces a function that translates the examples with given indices, and returns it without calling it."""
         source, task = self._source(run), checked_translation(run.averaged.task)
         door = run.experiment.door(SAMPLE, source.spec)
 

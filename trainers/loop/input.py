@@ -62,7 +62,7 @@ class Chunks:
 class Input:
     """The training batches of a run, which the step number alone determines.
 
-    `origin` counts the examples consumed before step 0; it isn't 0 after a change of batch size.
+    `origin` counts the examples consumed before step 0; it differs from 0 after a resume with another batch size.
     """
 
     def __init__(self, experiment: Experiment, settings: Settings):

@@ -56,7 +56,7 @@ class Profiler(ChunkHook):
             self._ended()
 
     def _turn(self, run: Run) -> None:
-        """Begins or ends a profile, if due."""
+        """Begins the profile of the next chunk or steps if one is due or requested, and ends a complete one."""
         step, self._telemetry = run.step, run.telemetry
         wished = self._take_wish()
         if self._began is not None and step >= self._until:

@@ -24,7 +24,7 @@ class Programs:
     """Makes the program that takes a chunk of steps. `chunk` is the function traced last."""
 
     def __init__(self, context: RunContext, *, alive: Callable[[], object], look: Callable[[], object]):
-        """`look` ends the run if a signal has requested this; choosing a program calls `look`, as it takes seconds."""
+        """`look` ends the run after a signal; it is called while a program is chosen, which takes seconds."""
         self.context, self._alive, self._look = context, alive, look
         step, state = context.train_step, context.state
         spec, progress = state.input.chunk_spec, state.progress

@@ -132,12 +132,12 @@ class Gauges(ChunkHook):
     """Shows speed, utilisation and memory of the run at a terminal."""
 
     def __init__(self, meter: Meter, global_batch_size: int, program: Callable[[], object]):
-        """`program` returns the traced chunk of steps, once a chunk has been traced."""
+        """`program()` returns the traced chunk of steps; it is called after tracing."""
         self._meter, self._global_batch_size, self._program = meter, global_batch_size, program
         self._gauges: Mapping[str, Gauge] | None = None
 
     def begin(self, run: Run) -> None:
-        """At a terminal, measures the devices' peak speed, except in a chief of servers, which takes no steps."""
+        """Measures the devices' peak speed if the run has a terminal and this process takes steps."""
         run.telemetry.progress(run.step)
         if not run.telemetry.live:
             return

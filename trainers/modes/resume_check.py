@@ -28,7 +28,7 @@ UNIT = 20  # steps, if the configuration doesn't set the chunk's length
 
 
 def run(session: Session) -> int:
-    """Trains eight units of steps twice, once with a SIGKILL and a resume; compares variables and metric lines."""
+    """Trains the same steps twice, once with a SIGKILL and a resume; compares variables and metric lines."""
     # Nothing is built here, so that the compared runs have the GPU.
     session.bind(required=[Experiment, Settings])
     if trains_by_servers():
@@ -115,7 +115,7 @@ def _on_gpus(workdir: Path) -> bool:
 
 
 def another_run(differences: list[str], printed: str, *, gpus: bool = False, repeats: bool = True) -> str:
-    """Returns text on why a resumed run differs from the uninterrupted one, or else on the `differences`.
+    """Returns an error's text: why the resumed run differs from the other one, or only the `differences`.
 
     The reason is in `printed`, the output of the resumed run. On `gpus`, two runs are bit-identical only if operations
     are deterministic, which `repeats` says.

@@ -92,7 +92,8 @@ def _is_wanted(record: standard_logging.LogRecord) -> bool:
     """Returns False for TensorFlow's routine messages, and for warnings without a remedy.
 
     Routine messages report each reduction and checkpoint. Warnings without a remedy are about retracing of saves from
-    several servers. So are the coordinator's long messages on a lost worker, which the chief reports in one line.
+    several servers. The coordinator's long messages on a lost worker are dropped too: the chief reports the loss in one
+    line.
     """
     if TENSORFLOW not in record.pathname or logging.level_debug():
         return True

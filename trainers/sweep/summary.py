@@ -31,7 +31,7 @@ def summary(
     *,
     ascii_only: bool,
 ) -> Table:
-    """Returns a table with the spread of each metric's last value over a group's runs; None is an unfinished run."""
+    """Returns a table with the spread of each metric's last value over a group's runs; an unfinished run is None."""
     finished = {key: [run for run in runs if run] for key, runs in groups.items()}
     spreads = {
         name: {

@@ -13,7 +13,7 @@ _OR = "or leave `Trainer.local_steps` out."
 def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
     """Raises an error for a mesh, parameter servers, and phases that a replica can't compute from its own rows.
 
-    Also raises an error if `outer`, or a phase's optimizer, can't be used as or with an outer optimizer.
+    Also raises an error if `outer` can't be an outer optimizer, or a phase's optimizer doesn't work with one.
     """
     assembly.backend.check_local_steps()
     if outer:

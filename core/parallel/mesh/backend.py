@@ -59,7 +59,7 @@ class MeshBackend(Backend):
         return task
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer that `make()` makes, with each slot in its parameter's layout or a separate one."""
+        """Returns the optimizer that `make()` makes; a slot's layout is its own in the plan, or its parameter's."""
         return made_in_layout(make, self.strategy, functools.partial(axes_of_slots, task, self.strategy.plan))
 
     def make_whole(self, make: Callable[[], T]) -> T:

@@ -62,7 +62,7 @@ def _devices(plan: MeshPlan, workers: int, *, virtual: bool) -> list[str]:
 
 @contextlib.contextmanager
 def _unannounced() -> Iterator[None]:
-    """Within its context, TensorFlow doesn't list a mesh's devices on stderr."""
+    """In its `with` block, TensorFlow doesn't list a mesh's devices on stderr."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:

@@ -21,7 +21,7 @@ _MOST_JOINED = "DTENSOR_ALLREDUCE_COMBINE_OPTIMIZATION_GROUP_SIZE"
 
 @contextlib.contextmanager
 def kept_in_order(function: Any) -> Iterator[None]:
-    """Within its context, DTensor compiles `function` without merged sums, if they could change its results."""
+    """In its `with` block, DTensor compiles `function` without merged sums, if they could change its results."""
     if not any(_hangs_on_order(graph) for graph in graphs_of(function.graph)):
         yield
         return

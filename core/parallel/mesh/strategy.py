@@ -65,7 +65,7 @@ class MeshStrategy:
 
     @contextlib.contextmanager
     def scope(self, axes_of: AxesOf | None = None, *, empty: bool = False) -> Iterator[None]:
-        """Within its context, variables are made on the mesh: sharded by `axes_of(shape)`, or by default whole.
+        """In its `with` block, variables are made on the mesh: sharded by `axes_of(shape)`, or by default whole.
 
         With `empty`, the variables are made by an outer variable creator, without values.
         """

@@ -39,7 +39,7 @@ class ServedExchange(Exchange):
 
     @contextlib.contextmanager
     def taking_steps(self, variables: Sequence[ServedVariable], book: Book) -> Iterator[None]:
-        """Within its context, variables act as the worker's copies, which `refresh` fills; `book` counts updates."""
+        """In its `with` block, variables act as the worker's copies, which `refresh` fills; `book` counts updates."""
         self._variables, self._book = variables, book
         with at_worker(copies_of(variables)):
             yield

@@ -39,7 +39,8 @@ class _Bundle(NamedTuple):
 class Handout:
     """Schedules bundles of steps on workers, each as a call of `take(batches, first)`.
 
-    `take` ends once its steps are done, or writing has ended. `look()` returns the step whose write was interrupted.
+    `take` ends once its steps are done, or once the servers accept no more writes. `look()` returns the step whose
+    write was interrupted.
     """
 
     def __init__(self, strategy: ServedStrategy, take: Any, look: Callable[[], tf.Tensor]):
@@ -50,7 +51,7 @@ class Handout:
         self._looked = self._moved = time.monotonic()  # `_moved`: when a bundle last came back, or the first went out
 
     def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
-        """Schedules the steps from `begin` up to `end`, each bundle as soon as few enough bundles are outstanding."""
+        """Schedules the steps from `begin` up to `end`; a bundle waits while too many bundles are unfinished."""
         while begin < end:
             while not self._has_room(begin):
                 self._wait()
@@ -125,7 +126,7 @@ class Handout:
 
 @contextlib.contextmanager
 def naming_lost_servers() -> Iterator[None]:
-    """Within its context, TensorFlow's error for a lost server becomes a `PeerLostError`."""
+    """In its `with` block, TensorFlow's error for a lost server becomes a `PeerLostError`."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:

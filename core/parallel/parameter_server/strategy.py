@@ -61,7 +61,7 @@ class ServedStrategy:
 
     @contextmanager
     def scope(self, server: str | None = None) -> Iterator[None]:
-        """Within its context, variables are made on `server`, by default on the server that stores the fewest bytes."""
+        """In its `with` block, variables are made on `server`, by default the one that stores the fewest bytes."""
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
             value = kwargs["initial_value"]

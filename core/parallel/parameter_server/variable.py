@@ -63,7 +63,7 @@ _server: contextvars.ContextVar[str | None] = contextvars.ContextVar("server", d
 
 @contextlib.contextmanager
 def on_server(server: str) -> Iterator[None]:
-    """Within its context, variables are made on `server`."""
+    """In its `with` block, variables are made on `server`."""
     token = _server.set(server)
     try:
         yield
@@ -90,7 +90,7 @@ def copies_of(variables: Iterable[ServedVariable]) -> dict[int, tf.Tensor]:
 
 @contextlib.contextmanager
 def at_worker(copies: Mapping[int, tf.Tensor] | None) -> Iterator[None]:
-    """Within its context, variables act as the worker's `copies`; with None, as the servers' variables again."""
+    """In its `with` block, variables act as the worker's `copies`; with None, as the servers' variables again."""
     token = _copies.set(copies)
     try:
         yield

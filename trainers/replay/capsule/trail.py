@@ -68,7 +68,7 @@ class Operation:
 
 
 class Trail:
-    """Records the operations that run in the context of `following()`."""
+    """Records the operations that run in the `with` block of `following()`."""
 
     def __init__(self, variables: Mapping[str, tf.Variable], modules: Mapping[str, tf.Module]):
         self._variables = {id(v.handle): (path, v) for path, v in variables.items()}
@@ -81,7 +81,7 @@ class Trail:
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """Records each operation in its context, where `tf.function`s run eagerly."""
+        """Records each operation in its `with` block, where `tf.function`s run eagerly."""
         self._note_places(dict(self._variables.values()))
         op_callbacks.add_op_callback(self._see)
         try:
@@ -178,7 +178,7 @@ class Trail:
 
 @contextlib.contextmanager
 def functions_run_eagerly() -> Iterator[None]:
-    """Makes `tf.function`s run eagerly in its context."""
+    """Makes `tf.function`s run eagerly in its `with` block."""
     before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
