@@ -86,7 +86,7 @@ def test_gradients_cross_in_the_type_that_a_run_would_reduce_them_in(tmp_path):
 
 def test_servers_are_refused_before_they_are_waited_for(tmp_path):
     files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/parameter_server.gin")]
-    refused(*files, "--mode=dry_run", cwd=tmp_path, exit_code=2, says=["`--mode=dry_run`", "not at parameter servers"])
+    refused(*files, "--mode=dry_run", cwd=tmp_path, exit_code=2, says=["`--mode=dry_run`", "not parameter servers"])
 
 
 def test_step_without_products_takes_time_too(tmp_path):

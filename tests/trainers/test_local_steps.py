@@ -90,7 +90,7 @@ def test_weights_that_overflow_within_a_round_end_the_run_at_the_step_and_are_no
 
     settings = {"local_steps": 10, "checkpoint_every": 10, "strategy": on_virtual_cpus(2)}
     trainer = make(tmp_path, task=Wild, source=toys.point_source(64), **settings)
-    says = r"step \d is not finite: a loss or gradient of one replica.*by those of the beginning"
+    says = r"step \d is not finite: a loss or gradient of one replica.*with the weights from the start of the round"
     with pytest.raises(NotFiniteError, match=says):
         train(trainer)
     assert 0 < trainer.step < 10

@@ -105,7 +105,7 @@ def test_chunks_with_any_of_the_steps_are_profiled_and_no_others(tmp_path, monke
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
-        *((steps, r"^`Trainer.profile` is .*as \(100, 150\)") for steps in ((3, 3), [1], (-1, 5))),
+        *((steps, r"^`Trainer.profile` is .*as in \(100, 150\)") for steps in ((3, 3), [1], (-1, 5))),
         ((40, 50), r"^`Trainer.profile` is \(40, 50\), but the run has 40 steps"),
     ],
 )

@@ -78,5 +78,5 @@ def test_no_bottleneck_is_named_where_there_is_none(tmp_path):
 
 def test_steps_that_have_no_such_parts_are_refused(tmp_path):
     files = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/local_steps.gin")]
-    says = ["`--mode=diagnose` takes apart", "`Trainer.local_steps`"]
+    says = ["`--mode=diagnose` measures steps", "`Trainer.local_steps`"]
     refused(*files, "--mode=diagnose", cwd=tmp_path, exit_code=2, says=says)

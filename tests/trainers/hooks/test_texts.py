@@ -68,7 +68,7 @@ def test_averages_write_on_two_replicas_as_on_one_device(tmp_path):
 def test_flags_for_the_other_kind_are_refused(tmp_path):
     images = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=sample", "--prompt=If"]
     refused(*images, cwd=tmp_path, exit_code=2, says=["`LinearClassifier` writes no text", "`--prompt`"])
-    refused(TINY, "--mode=sample", cwd=tmp_path, exit_code=2, says=["`--prompt` is missing: `LanguageModel` goes on"])
+    refused(TINY, "--mode=sample", cwd=tmp_path, exit_code=2, says=["`--prompt` is missing: `LanguageModel` continues"])
     pictures = (TINY, "--mode=sample", "--images=pictures")
     refused(*pictures, cwd=tmp_path, exit_code=2, says=["`LanguageModel` translates no images"])
     with pytest.raises(ConfigurationError, match=r"`--prompt` is for texts and `--images` for images"):

@@ -104,5 +104,5 @@ def test_a_signal_before_the_first_trial_ends_it_at_once(tmp_path):
 def test_parameter_servers_are_refused_by_name():
     backend = backend_of(object.__new__(ServedStrategy))
     trainer = types.SimpleNamespace(train_step=types.SimpleNamespace(backend=backend))
-    with pytest.raises(ConfigurationError, match=r"^`--mode=tune` .* parameter servers .* leave the runtime's"):
+    with pytest.raises(ConfigurationError, match=r"^`--mode=tune` .* parameter servers .* Leave out the runtime's"):
         refuse_what_cannot_be_tried(trainer)
