@@ -2,8 +2,8 @@
 
 A picture directly below a block of commands shows their result. That is the file of that name, an HTML page of that
 name in Chromium (`pip install -e '.[browser]'`, and Debian's Chromium), or else the terminal. A terminal with a
-progress bar is shown at two thirds of it. All commands of a page run in order in one new folder. Texts in tools/pictures become diagrams, and
-`TRAININGS` lists pictures of whole trainings.
+progress bar is shown at two thirds of it. All commands of a page run in order in one new folder. Texts in
+tools/pictures become diagrams, and `TRAININGS` lists pictures of whole trainings.
 """
 
 import argparse
