@@ -107,7 +107,7 @@ class Saves:
         return save if save is not None and not save.work.done() else None
 
     def go_on(self) -> None:
-        """Completes a save once no process is `busy`; all processes call this after the same training step.
+        """Completes the save in progress once no process is `busy`; all processes call it after the same step.
 
         Raises a `CheckpointError` in every process if one process couldn't write.
         """

@@ -54,7 +54,7 @@ class Membership:
         return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
 
     def leave(self, reason: str | None = None) -> None:
-        """Tells the peers that this process leaves; without a `reason`, its work is done."""
+        """Tells the peers that this process leaves: its work is done, or it failed for `reason`."""
         self._ended.set()
         self.heartbeat.leave(reason)
 

@@ -186,9 +186,9 @@ Order = npt.NDArray[np.intp]
 def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
     """Returns the indices of the examples' images in A and in B; the larger domain gives the number of examples.
 
-    Each image of the larger domain is in one example. Its partners come from random permutations of the smaller domain,
-    so that all are used equally often, to within one. The pairs are the same in every epoch; no loss of CycleGAN
-    compares an example's two images.
+    Each image of the larger domain is in one example. Its partners come from random permutations of the smaller domain:
+    the numbers of uses differ by at most one. The pairs are the same in every epoch; no loss of CycleGAN compares an
+    example's two images.
     """
     if num_a >= num_b:
         return np.arange(num_a), _partners(num_a, num_b)

@@ -145,7 +145,7 @@ def check_source(argument: str, source: object) -> None:
 
 
 def check_examples(name: str, value: object) -> None:
-    """Raises a `ConfigurationError` if the argument `name` is neither a source nor a stream."""
+    """Raises a `ConfigurationError` if `value`, the argument called `name`, is neither a source nor a stream."""
     if isinstance(value, Examples):
         return
     if callable(value):

@@ -63,7 +63,7 @@ def times(op: tf.Operation) -> int:
 
 
 def _known(tensor: tf.Tensor, graph: Any, op: tf.Operation) -> int | None:
-    """Returns the value of an integer in a loop's condition, even if it is an argument; `None` if unknown."""
+    """Returns an integer's value in a loop's condition, from outside the loop if need be; `None` if unknown."""
     while True:
         value = tf.get_static_value(tensor)
         if value is not None:

@@ -18,7 +18,7 @@ from core.task.statistics import averaged
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a phase runs: on every replica if the global batch is large enough, else on one device."""
+    """A phase's place: every replica if the global batch has enough rows, else one device."""
 
     every_replica_from: int | None  # a global batch size; None is never
 

@@ -77,7 +77,8 @@ def _widened(dtype: str, variable: tf.Variable) -> str:
 def refresh_derived(task: tf.Module, taken: Container[int], averages: Container[int]) -> None:
     """Recomputes the state that modules derive from weights, in modules with a variable whose id is in `taken`.
 
-    If `taken` has the derived state too, the state stays as saved; with `averages`, it is recomputed once.
+    If `taken` has all of a module's derived state, it stays as saved; with a variable in `averages`, it is recomputed
+    once.
     """
     for part in (task, *task.submodules):
         if hasattr(part, "refresh") and any(id(v) in taken for v in part.variables):

@@ -117,7 +117,7 @@ PAGES = {  # by exit code, if no place is known
 
 
 def page_of(files: Sequence[str], code: int) -> str | None:
-    """Returns the page for an error with this exit code; `files` are its project files, innermost last, or None."""
+    """Returns the page for an error, or None; `files` are the project files in its traceback, innermost last."""
     if code in (2, 4, 5):  # other codes don't depend on the place
         raised = [path for name in files if not (path := name.replace(os.sep, "/")).startswith(HELPERS)]
         for place, page in PLACES.items() if raised else ():

@@ -30,7 +30,7 @@ class Averaged:
         return self._task
 
     def update(self) -> None:
-        """Brings `task` up to date; does nothing here, because `task` is the trained task itself."""
+        """Copies the newest weights to `task`; nothing to do here, because `task` is the trained task itself."""
 
 
 class AveragedTwin(Averaged):

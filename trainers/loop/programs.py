@@ -39,7 +39,7 @@ class Programs:
 
     @functools.cached_property
     def again(self) -> Program:
-        """The program that the run has used; for "auto", compiled as the workdir records, even from another machine."""
+        """Returns the program that the run has used before: for "auto", compiled as the workdir records."""
         with self.explained():
             choosing = self._choosing(lambda text: None)
             return choosing.again() if choosing else self._traced()

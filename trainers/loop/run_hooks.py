@@ -256,7 +256,7 @@ class HookCalls:
         self._stop_reason = self._stop_reason or reason
 
     def call(self, due: Sequence[Hook], run: Run) -> None:
-        """Calls the hooks in `due`; if one of them stops the run, also calls the hooks due at the run's end.
+        """Calls the hooks in `due`; if one of them stops the run, then calls the hooks for the end of a run.
 
         The checkpoint saved then records the stop: a run killed afterwards stays stopped.
         """

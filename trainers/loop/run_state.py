@@ -31,7 +31,8 @@ from trainers.workdir import Workdir
 class RunState:
     """Variables, pending metric sums, the step, and the named parts of a run.
 
-    `takes` runs the steps of a chunk in rounds of local steps, or skips bad ones; None if steps are run one by one.
+    `takes` runs a chunk's steps in rounds of local steps, or skips bad steps. If it is None, the engine runs them one
+    by one.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def granted(self) -> Iterator[None]:
-        """Records signals for the loop within the block; later signals have no effect, because everything is saved."""
+        """Records signals for the loop until the block ends; later signals have no effect, because all is saved."""
         self._in_loop = True
         with self.heard():
             yield

@@ -93,7 +93,7 @@ def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
 
 
 def main_figures(runs: Iterable[Mapping[str, Curve]]) -> list[str]:
-    """Returns the metrics that most runs have, most common first; prefers held-out ones, with a known direction."""
+    """Returns metrics with a known direction, most common first: of each run two held-out ones, or one of training."""
     counts: Counter[str] = Counter()
     for figures in runs:
         good = [name for name in figures if sign(name)]

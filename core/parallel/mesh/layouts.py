@@ -54,7 +54,7 @@ class Layouts:
         )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises an error for patterns that no path in `shapes` needs, or axes that don't divide a dimension."""
+        """Raises an error for unused patterns, and for axes that don't divide a dimension of `shapes`."""
         self.check_used(shapes, "variable")
         self.check_divide(shapes)
 

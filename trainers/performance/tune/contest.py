@@ -1,4 +1,4 @@
-"""Compares the speed of two programs on a busy machine, by the ratios of paired runs."""
+"""Compares the speed of two programs on a busy machine: runs them in pairs, and compares the ratios."""
 
 import dataclasses
 import statistics

@@ -103,7 +103,7 @@ class Case:
 
 
 def compiles(case: Case) -> Proposals:
-    """Proposes to compile nothing or everything, then single updates in addition to updates that helped."""
+    """Proposes to compile nothing, then everything, then one update after another, keeping those that helped."""
     if not case.compiled:
         yield NotTried("compile", "any", f"{case.how} XLA compiles nothing")
         return

@@ -129,7 +129,7 @@ class Trail:
             self._made[id(x)] = (weakref.ref(x), made)
 
     def _asked(self) -> tuple[list[Line], str, Mapping[str, Any] | None]:
-        """Returns the lines that called the current operation, the innermost module, and a gradient's arguments."""
+        """Returns the current operation's callers (lines of code), its innermost module, and a gradient's arguments."""
         lines, converted, module, gradient = list[Line](), 0, "", None
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
