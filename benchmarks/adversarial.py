@@ -134,7 +134,7 @@ def make_trainer(case: Case, workdir: Path) -> Trainer:
 
 
 def experiment_of(case: Case) -> Experiment:
-    """The experiment of the configuration."""
+    """Returns the experiment of the configuration."""
     gin.clear_config()
     hooks.register()
     gin.parse_config_files_and_bindings([str(CONFIGS / case.config)], case.bindings)
@@ -160,7 +160,7 @@ def ours(trainer: Trainer, chunks_a_run: int) -> Callable[[], object]:
 
 
 def loops(case: Case, model: Any) -> Callable[[], object]:
-    """Returns the hand-written loop over as many chunks."""
+    """Returns the hand-written loop over as many chunks as Tapeloop's run has."""
     loop = looped(model.step, batches_for(case), figures=len(model.figures), steps=case.chunk)
     return lambda: [loop() for _ in range(case.steps // case.chunk)]
 

@@ -66,18 +66,18 @@ SHAPES = (  # shapes of the peer benchmarks' works, and of a step's first and la
 
 
 def own(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Leaves gradients to TensorFlow."""
+    """Convolves with TensorFlow's own gradients."""
     return tf.nn.conv2d(x, w, 1, "SAME")
 
 
 def turned(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Computes gradients as convolutions."""
+    """Convolves, with gradients that are convolutions of transposed tensors."""
     around = [((k - 1) // 2, k // 2) for k in w.shape[:2]]
     return convolve_image(tf.pad(x, [(0, 0), *around, (0, 0)]), w)
 
 
 def patches(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Multiplies a matrix of patches."""
+    """Convolves as one matrix product of patches."""
     height, width, channels, outputs = w.shape
     around = [((k - 1) // 2, k // 2) for k in (height, width)]
     padded, size = tf.pad(x, [(0, 0), *around, (0, 0)]), x.shape[1]

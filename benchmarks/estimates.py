@@ -159,7 +159,7 @@ def _in_a_fresh_process(what: str, words: Sequence[str], scratch: str) -> dict[s
 
 
 def _planted(name: str, folder: Path) -> list[str]:
-    """Writes noise where a configuration reads the user's files; returns the bindings that point to it."""
+    """Writes random files in place of a user's data; returns the bindings that point to these files."""
     random = np.random.RandomState(0)
     if name.startswith("mnist_"):
         for split, count in (("train", 60_000), ("t10k", 10_000)):

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def in_memory() -> Iterator[list[str]]:
-    """Trains each work; yields what its metric lines say, without the first."""
+    """Trains each work; yields the `data_wait` of its metric lines, except the first."""
     for what, (work, steps, every, besides) in IN_MEMORY.items():
         config, bindings = WORKS[work]
         common = [f"Trainer.steps = {steps}", f"Trainer.log_every = {every}", "Trainer.checkpoint_every = None"]
@@ -79,7 +79,7 @@ def in_memory() -> Iterator[list[str]]:
 
 
 def files(folder: Path, rounds: int) -> list[list[str]]:
-    """Reads files with the sources, and as fast as their decoder can."""
+    """Measures images a second of the sources, and of their decoder alone."""
     contents = write_images(folder)
     rows = []
     for size in (SIDE, SIDE // 2):
@@ -131,7 +131,7 @@ def decoded(contents: Sequence[bytes], size: int | None) -> tf.data.Dataset:
 
 
 def _turn(elements: tf.data.Dataset, images: int) -> Callable[[], float]:
-    """Returns a function that reads for a while and returns the seconds per image, for elements of so many images."""
+    """Returns a function that reads for a while and returns the seconds per image."""
 
     def turn() -> float:
         iterator = iter(elements)  # closed with the turn: it would read ahead during the others'

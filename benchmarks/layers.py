@@ -47,7 +47,7 @@ def attention(causal: bool) -> Callable[[Any, tf.Tensor], tf.Tensor]:
 
 
 def moments_norm(axes: list[int], shape: list[int] | None = None) -> Callable[[Any, tf.Tensor], tf.Tensor]:
-    """Normalises over `axes`, of `x` in another shape if one is given."""
+    """Normalises over `axes`; reshapes `x` first if a shape is given."""
 
     def call(layer: Any, x: tf.Tensor) -> tf.Tensor:
         y = x if shape is None else tf.reshape(x, shape)

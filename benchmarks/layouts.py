@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def shipped(name: str, parameter: str = "layouts", *, table: str = "-,-") -> list[tuple[str, str]]:
-    """Returns `mesh.<parameter>` of `configs/runtime/<name>.gin`, with the token table laid out in this way."""
+    """Returns `mesh.<parameter>` of `configs/runtime/<name>.gin`, with the given layout of the token table."""
     configuration = read([str(CHECKOUT / "configs" / "runtime" / f"{name}.gin")], [], search=[CHECKOUT])
     bound = {f"{b.selector}.{b.parameter}": b.value for b in configuration.bindings}
     return [

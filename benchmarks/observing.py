@@ -1,9 +1,8 @@
 """Cost of observing a run: `python -m benchmarks.observing [--page=benchmarks/notes/observing.md]`
 
-The smallest shipped experiments train as their files say: their steps are shortest, so everything else weighs most.
-Counted is the time in functions that show and write metrics, at the run's default intervals and with the clock that
-times the steps. A run that shows and writes nothing takes turns with each: its speed-up measures the same without a
-clock inside.
+The smallest shipped experiments train as their files say: their steps are shortest, so everything else weighs most. The
+cost is the time in functions that show and write metrics, at the run's default intervals. A run that shows and writes
+nothing takes turns with each: its speed-up measures the same without a clock inside.
 """
 
 import argparse
@@ -92,7 +91,7 @@ class Side:
     """A run that takes a lap on request."""
 
     def __init__(self, folder: Path, stream: io.StringIO | None):
-        """Shows its metrics in `stream` and writes them, or neither."""
+        """With `stream`, shows the metrics there and writes them; without, does neither."""
         watch = Stopwatch()
         self.lap = Lap(watch)
         settings = Settings(steps=2 * LAP * 10**5, evaluate_every=None, checkpoint_every=None, hooks=[self.lap])

@@ -13,7 +13,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def written(text: str, tables: Mapping[str, str]) -> str:
-    """Returns the page `text` with those of these tables that it has."""
+    """Returns the page `text` with its tables replaced by those of the same names."""
     for name, rows in tables.items():
         begin, end = f"<!-- table: {name} -->\n", f"<!-- end of {name} -->\n"
         if begin in text:
@@ -36,7 +36,7 @@ def listed() -> list[Path]:
 
 
 def write(tables: Mapping[str, str], pictures: Mapping[str, str] | None = None) -> None:
-    """Updates these tables in all pages, and the pictures of `docs/`."""
+    """Updates the given tables in all pages, and the given pictures of `docs/`."""
     for page in listed():
         page.write_text(written(page.read_text(), tables))
     for name, picture in (pictures or {}).items():

@@ -94,7 +94,7 @@ def make_trainer(config: str, size: Size, replicas: int, workdir: Path) -> Train
 
 
 def chunks_of(trainer: Trainer) -> Callable[[], object]:
-    """Returns a run of one chunk."""
+    """Returns a function that runs one chunk."""
     chunks = trainer.input.chunks_from(0)
     trainer.warm_up(next(chunks))
     trainer.state.step = trainer.input.chunk_steps

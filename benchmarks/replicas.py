@@ -127,7 +127,7 @@ def compare(table: Table, pairs: int, ours: Side, peer: Side) -> None:
 
 
 def run_of(side: Side, examples: int, workdir: Path) -> Callable[[], object]:
-    """Returns a run that trains on so many more examples per call."""
+    """Returns a function that trains on `examples` more examples per call."""
     _, task, source, settings = side
     settings = dict(settings)
     experiment = Experiment(task=task, train_source=source, strategy=settings.pop("strategy", None))

@@ -40,7 +40,7 @@ class Running:
         return (self._folder / "output").read_text()
 
     def speed(self, seconds: float) -> float:
-        """Returns steps a second, over so many seconds or one metric line, whichever is longer."""
+        """Returns steps a second, measured over `seconds` or one metric line, whichever is longer."""
         step, began = self._next_line()
         while True:
             last, now = self._next_line()

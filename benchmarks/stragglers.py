@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def measure(path: Path, *, modes: list[str], milliseconds: list[int], rounds: int) -> Found:
-    """Returns the content of `path`, once it has all of these."""
+    """Measures what `path` lacks, adds it there, and returns the content."""
     found: Found = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "runs": {}}
     if "products_per_ms" not in found:
         found["products_per_ms"] = TRIED / (1e3 * _seconds_of(TRIED))

@@ -1,8 +1,8 @@
 """`python -m tools.quality [--configs NAME ...] [--seeds 0 1 2] [--onednn 0 1]`: measures what configurations reach.
 
-Trains each with the real command, once per seed, with TensorFlow's default kernels or, with `--onednn`, those of Eigen
-(0) or oneDNN (1). The worst metrics must reach the target. All configurations take about an hour on two cores; each is
-printed as it ends.
+Trains each configuration with the real command, once per seed, with TensorFlow's default kernels or, with `--onednn`,
+those of Eigen (0) or oneDNN (1). The worst metrics must reach the target. All configurations take about an hour on two
+cores; each is printed as it ends.
 """
 
 import argparse

@@ -72,7 +72,7 @@ def train_ours(seed: int, params: Sequence[str]) -> tuple[float, float]:
 
 
 def train_flax(seed: int, settings: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns the same for the peer."""
+    """Returns the peer's final held-out loss, and the seconds."""
     began = time.monotonic()
     context, steps, rows = settings["context"], settings["steps"], settings["Trainer.global_batch_size"]
     names = ("vocabulary", "num_layers", "size", "num_heads", "dropout")

@@ -10,7 +10,7 @@ from trainers.hooks import Hook, Run
 
 @gin.configurable
 class Clock(Hook):
-    """Keeps (step, seconds) in `clock.json` of the workdir; `seconds` after step `check` it ends the run."""
+    """Writes (step, seconds) to `clock.json` of the workdir; ends the run `seconds` after step `check`."""
 
     def __init__(self, every: int, check: int, seconds: float):
         super().__init__(every)

@@ -16,6 +16,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
-    """Writes all of it at once."""
+    """Writes all results at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole({path: json.dumps(results, indent=1).encode()})

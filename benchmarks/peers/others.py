@@ -21,7 +21,7 @@ class Seen(NamedTuple):
 
 
 def seen() -> Seen:
-    """Returns these seconds; where the system doesn't report them, other processes count as idle."""
+    """Returns the seconds so far; if the system doesn't report them, other processes count as idle."""
     ours = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = ours.ru_utime + ours.ru_stime
     if not STAT.exists():
@@ -32,7 +32,7 @@ def seen() -> Seen:
 
 
 def share_of_others(before: Seen, after: Seen, cores: int) -> float:
-    """Returns the fraction of the cores' time that others used in between."""
+    """Returns the fraction of the cores' time that other processes used between two calls of `seen`."""
     took = (after.all_busy - before.all_busy) - (after.ours_busy - before.ours_busy)
     return max(0.0, took / (cores * max(after.now - before.now, 1e-9)))
 
@@ -40,7 +40,7 @@ def share_of_others(before: Seen, after: Seen, cores: int) -> float:
 def undisturbed(run: Callable[[], dict[str, object]], *, at_most: float, tries: int) -> dict[str, object]:
     """Repeats a program while others used more than `at_most`; returns the result of the least disturbed run.
 
-    The result holds their fraction as `others`.
+    The result has the other processes' fraction as `others`.
     """
     best: dict[str, object] = {}
     for _ in range(tries):

@@ -64,7 +64,7 @@ DEFAULTS, AUTO = "tapeloop-defaults", "tapeloop-auto"
 
 
 class Target(NamedTuple):
-    """The least ratio of Tapeloop's speed to the fastest of some peers."""
+    """The smallest acceptable ratio of Tapeloop's speed to the fastest of some peers."""
 
     what: str
     against: tuple[str, ...]

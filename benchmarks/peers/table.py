@@ -42,7 +42,7 @@ def _row(seen: Sequence[Found], right: float, tolerance: float) -> Row:
 
 
 def ratio(rows: Mapping[str, Row], ours: str, against: Sequence[str]) -> tuple[float, str] | None:
-    """Returns `ours` over the fastest of them, and the name of the fastest."""
+    """Returns the ratio of `ours` to the fastest peer's speed, and that peer's name."""
     there = {name: rows[name].median for name in against if name in rows and not rows[name].wrong}
     if not there or ours not in rows or rows[ours].wrong:
         return None
@@ -71,7 +71,7 @@ def peers_table(rows: Mapping[str, Row], *, first_step: bool = False) -> tuple[l
 
 
 def targets_table(rows: Mapping[str, Row], targets: Sequence[Target]) -> tuple[list[str], list[list[str]]]:
-    """Returns the table of Tapeloop's targets and where it stands."""
+    """Returns the table of Tapeloop's targets, with the ratios reached."""
     head = ["against", "which", "at least", "`auto`", "defaults"]
     cells = []
     for target in targets:

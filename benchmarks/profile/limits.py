@@ -20,7 +20,7 @@ class Limits(NamedTuple):
     call: float
 
     def said(self) -> str:
-        """Formats them as a sentence."""
+        """Formats the limits as a sentence."""
         return (
             f"multiplies matrices at {self.operations / 1e9:,.0f} GFLOP/s at best, reads and writes "
             f"{self.bytes / 1e9:,.0f} GB/s, and a call of nothing from Python takes {self.call * 1e6:,.0f} µs"
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
 
 def measured() -> Limits:
-    """Measures them in about a second."""
+    """Measures the machine's limits in about a second."""
     large = tf.zeros([BYTES // 4])
     with tf.device("CPU:0"):
         passed = 2 * BYTES / best_seconds(lambda x: (x + 1.0)[0], large)

@@ -46,7 +46,7 @@ class Found(NamedTuple):
 def compared(part: str, checkouts: Mapping[str, Path], pairs: int) -> Found:
     """Measures both revisions in turns; after half the pairs new processes start, in the other order.
 
-    The process that starts first may differ by a tenth, with the very same code.
+    With equal code, the process that starts first may differ by a tenth.
     """
     seconds: dict[str, list[np.ndarray]] = {"now": [], "then": []}
     command = [sys.executable, str(Path(__file__).with_name("side.py"))]

@@ -23,7 +23,7 @@ class Here(NamedTuple):
 
     @property
     def network(self) -> Network:
-        """Returns a network of as many processes, each on a separate machine, joined by such a link."""
+        """Returns a network of as many processes, each on a separate machine, joined by a link like the fitted one."""
         return Network(self.link, self.link)
 
 

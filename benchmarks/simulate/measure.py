@@ -24,7 +24,7 @@ Measured = dict[str, Any]
 
 
 class Size(NamedTuple):
-    """How much a step computes, and how many further numbers it trains."""
+    """The number of matrix products in a step, and of further numbers that it trains."""
 
     products: int
     ballast: int
@@ -68,7 +68,7 @@ def one_asynchronous(size: Size) -> float:
 
 
 def two_asynchronous(size: Size) -> float:
-    """Returns the time between steps of two such workers."""
+    """Returns the time between steps of two workers that pull from a server and push to it."""
     return _launched(["--workers=2", "--ps=1"], settings(size, ROWS), PARAMETER_SERVER)
 
 

@@ -93,7 +93,7 @@ def step_seconds(job: Job, network: Network, n: int, *, slow: float = 1.0) -> fl
 def local_step_seconds(
     job: Job, network: Network, n: int, *, local_steps: int, state: float, slow: float = 1.0
 ) -> float:
-    """Returns the mean seconds of a local step, with one reduction of `state` bytes after so many.
+    """Returns the mean seconds of a local step, with one reduction of `state` bytes per round.
 
     Variation between steps averages out within a round; a device that is always slow still delays the others.
     """

@@ -59,7 +59,7 @@ class Machine(NamedTuple):
         return Job(images / rate, 1e6 * MEGABYTES[model], spread=self.spread, overlap=overlap)
 
     def network(self, *, gigabits: float, per_machine: int = 8) -> Network:
-        """Returns machines of such GPUs, joined by so many Gbit/s."""
+        """Returns the network of such machines, joined by a link of this speed in Gbit/s."""
         return Network(self.link, Link(HOP, 1e9 * gigabits / 8), per_machine)
 
 

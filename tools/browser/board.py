@@ -74,7 +74,7 @@ def opened(chromium: "Browser", faults: list[str]) -> Iterator["Page"]:
 
 
 def see(page: "Page", address: str, what: str, complain: Callable[[Any], list[str]]) -> list[str]:
-    """Opens an address and returns its problems, once there are none or they no longer change."""
+    """Opens an address, and waits until the page has no problems or they no longer change; returns the problems."""
     page.goto(address)
     return _patiently(page, what, complain)
 

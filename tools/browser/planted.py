@@ -31,7 +31,7 @@ FAULTS = {  # the page's body, and what the checks report
 
 
 def unseen(chromium: "Browser", folder: Path) -> Iterator[str]:
-    """Yields a sentence for each planted fault that isn't found, and for each false report."""
+    """Yields a sentence for each planted fault that the checks miss, and for each false report."""
     path = folder / "planted.html"
     for fault, said in {**FAULTS, "": None}.items():
         path.write_text(PAGE.format(fault=fault))

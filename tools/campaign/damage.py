@@ -100,7 +100,7 @@ def delete(path: Path, chance: Random) -> None:
 
 
 def take_anothers(path: Path, chance: Random) -> None:
-    """Replaces its content with another file's: the same file of another checkpoint if there is one."""
+    """Replaces a file's content with another file's: the same file of another checkpoint if there is one."""
     root = next(parent for parent in path.parents if parent.name == "run")
     others = sorted(found for found in root.rglob("*") if found.is_file() and found != path)
     other = chance.choice([found for found in others if found.name == path.name] or others)
@@ -123,7 +123,7 @@ def become_pipe(path: Path, chance: Random) -> None:
 
 
 def become_device(path: Path, chance: Random) -> None:
-    """Replaces it with an endless device of zeros."""
+    """Replaces a file with an endless device of zeros."""
     path.unlink()
     path.symlink_to("/dev/zero")
 

@@ -28,7 +28,7 @@ class HungError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One thing to try; its name and the seed determine its random numbers."""
+    """One disturbance to try; its name and the seed determine its random numbers."""
 
     name: str
     check: Callable[["Bench"], None]

@@ -42,7 +42,7 @@ class Launched:
 
     @property
     def said(self) -> str:
-        """Returns all of its output, on either stream."""
+        """Returns the launch's output on both streams."""
         return "".join(path.read_text(errors="replace") for path in self._output.values())
 
     def pids(self) -> dict[str, int]:
@@ -50,11 +50,11 @@ class Launched:
         return {"launch": self.pid, **dict(self._started())}
 
     def count(self, section: str) -> int:
-        """Returns how often it was in a section."""
+        """Returns how often the launch has entered a section."""
         return self._journal.read_text().split().count(section)
 
     def comes_to(self, section: str, times: int, seconds: float) -> bool:
-        """Waits until it has entered a section so often; returns whether it did before it ended."""
+        """Waits until the launch has entered a section this often; returns False if it ends first."""
         until = time.monotonic() + seconds
         while self.count(section) < times:
             if self.ends_within(LOOK):
@@ -64,28 +64,28 @@ class Launched:
         return True
 
     def ends_within(self, seconds: float) -> bool:
-        """Waits a while for its end; returns whether it ended."""
+        """Waits up to `seconds` for the launch to end; returns whether it ended."""
         if self.code is None:
             with contextlib.suppress(TimeoutError):
                 self.code = self._server.answer(seconds)
         return self.code is not None
 
     def end(self, seconds: float) -> int:
-        """Returns its exit code."""
+        """Waits for the launch's end, and returns its exit code."""
         if not self.ends_within(seconds):
             raise HungError(f"hangs: no end within {seconds:g} s; {self._last_words()}")
         assert self.code is not None
         return self.code
 
     def left_behind(self) -> list[str]:
-        """Names the processes that are still alive some time after its end."""
+        """Names the processes that are still alive some time after the launch's end."""
         until = time.monotonic() + LEAVING
         while (left := self._alive()) and time.monotonic() < until:
             time.sleep(0.1)
         return left
 
     def close(self) -> None:
-        """Kills its remaining processes."""
+        """Kills the launch's remaining processes."""
         self._kill(self.pid)
         for _, pid in self._started():
             self._kill(pid)

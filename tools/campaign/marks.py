@@ -135,7 +135,7 @@ def kill_after(seconds: float) -> Callable[[str], None]:
 
 
 def send(*numbers: int) -> Callable[[str], None]:
-    """Makes an act that sends this process signals in sequence; an earlier one's effect stops no later one."""
+    """Makes an act that sends this process all signals in sequence, whatever an earlier one causes."""
 
     def act(name: str) -> None:
         with contextlib.ExitStack() as stack:

@@ -92,7 +92,7 @@ def _free_address() -> str:
 
 @contextlib.contextmanager
 def _speaking(contents: Sequence[bytes], address: str, *, token: str) -> Iterator[threading.Event]:
-    """Sends these to the chief one after the other, as soon as it listens; the event marks that the first was sent."""
+    """Sends messages to the chief one after the other, once it listens; sets the event after the first."""
     spoken, ended = threading.Event(), threading.Event()
     texts = [content.replace(CHIEF.encode(), address.encode()) for content in contents]
     speaker = threading.Thread(target=_speak, args=(texts, address, token, spoken, ended), daemon=True)

@@ -42,7 +42,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def full(bench: Bench, mark: str) -> None:
-    """Refuses to create any file from this mark on."""
+    """Runs with a disk that accepts no new file from a mark on."""
     folder = bench.new()
     done = bench.run(folder, codes=[SAVE, ELSEWHERE], at=mark, act="fill_disk")
     _check_words(bench, done)

@@ -89,7 +89,7 @@ def struck(bench: Bench, blows: Sequence[Blow]) -> None:
 
 
 def _launch(bench: Bench, folder: Path, left: list[Blow]) -> int | None:
-    """Launches once, and sends signals until the launcher is to end; returns its exit code unless that is wrong."""
+    """Launches once, and sends signals until one must end the launcher; returns the launcher's exit code, if right."""
     with bench.lab.server() as server, contextlib.closing(Launched(server, folder)) as launched:
         expected = {0}
         while left and expected == {0}:

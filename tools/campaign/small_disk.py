@@ -14,7 +14,7 @@ mount -o remount,size=64m,nr_inodes=1000 "$3" && echo grown && cat'
 
 @contextlib.contextmanager
 def mounted(folder: Path, *, size: int, inodes: int) -> Iterator["SmallDisk"]:
-    """Mounts one of `size` bytes at a folder, visible through `SmallDisk.path`."""
+    """Mounts a file system of `size` bytes at a folder, visible through `SmallDisk.path`."""
     way = _way()
     assert way is not None
     command = [*way, "sh", "-c", SCRIPT, "sh", str(size), str(inodes), str(folder)]

@@ -4,8 +4,8 @@ A ReLU, an absolute value or a threshold may meet a number that is zero except f
 the gradient's direction, and replicas, which add in another order, may rightly differ. So the campaign first looks for
 a run without such edges: it changes the last bits of the initial weights on one replica, and the change must not grow.
 Replicas are compared through this run's steps; each later step starts from one replica's variables. If such a step
-differs, the campaign changes the last bits before it on one replica: if that changes the same step as much, the step is
-at an edge; otherwise it is wrong.
+differs, the campaign repeats it on one replica with changed last bits. If that changes the step as much, the step is at
+an edge. Otherwise the step is wrong.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Reference(NamedTuple):
 
 
 def steady_run(subject: Subject, steps: int, *, variables: float, figures: float, tries: int) -> Reference:
-    """Returns the run with the longest steady stretch of a few."""
+    """Tries a few runs, and returns the one with the longest steady beginning."""
     found = []
     for seed in SEEDS[:tries]:
         found.append(reference(subject, 1, steps, seed, variables=variables, figures=figures))

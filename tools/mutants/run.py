@@ -147,7 +147,7 @@ def read(path: Path) -> dict[str, Verdict]:
 
 
 def each(trees: Sequence[Tree], work: Sequence[Any], one: Callable[[Tree, Any], Any]) -> Iterator[Any]:
-    """Works in all trees in parallel; yields results as they come."""
+    """Judges mutants in all trees in parallel; yields verdicts as they come."""
     import queue
 
     todo, done = queue.SimpleQueue[Any](), queue.SimpleQueue[Any]()

@@ -139,7 +139,7 @@ def fed(work):
 
 
 def handed_indices(work, *, once):
-    """The program gathers from all data, per step or per chunk."""
+    """Reads batches within the program: from all data, per step or per chunk."""
     data = data_of(work)
 
     def gathered(rows):

@@ -64,7 +64,7 @@ def fed(work):
 
 
 def handed_indices(work, *, once):
-    """The program gathers from all data, per step or per chunk."""
+    """Reads batches within the program: from all data, per step or per chunk."""
     optimizer, trained = beginning(work)
     step, chunks = stepping(work, optimizer), cycle(work.chunks)
     data = {name: jnp.asarray(value) for name, value in work.data.items()}
