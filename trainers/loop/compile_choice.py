@@ -234,7 +234,7 @@ class KeptChoice:
             kept = json.loads(self._file.read_bytes())
             where, words = kept["measured_on"], compile_words(kept["compile"])
             if words == AUTO or not isinstance(where, dict):
-                raise ValueError("it has no choice")
+                raise ValueError("it holds no choice")
             if isinstance(words, Mapping):
                 self._train_step.check_updates(words)
         except FileNotFoundError:
