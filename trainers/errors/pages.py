@@ -47,6 +47,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/parallel/mesh": "docs/choose-a-strategy.md#a-mesh-tensor-parallel",
     "core/parallel/parameter_server": "docs/choose-a-strategy.md#asynchronous-parameter-servers",
     "core/parallel/places": "docs/choose-a-strategy.md#a-mesh-tensor-parallel",
+    "core/precision": "docs/fit-into-memory.md#mixed-precision",
     "core/random": "docs/testing-your-step.md#what-is-refused",
     "core/task/reads": "docs/input.md",
     "core/task/serve": "docs/use-a-run.md#export-your-task",
