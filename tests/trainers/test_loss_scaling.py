@@ -103,7 +103,7 @@ def test_each_float16_update_of_several_has_its_scale_and_its_overflows_in_lines
 
 
 def test_steps_apart_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"float16 \(`Trainer.precision`\).*by `Trainer.local_steps`"):
+    with pytest.raises(ConfigurationError, match=r"float16 \(`Trainer.precision`\).*with `Trainer.local_steps`"):
         trainer_of(tmp_path, "run", local_steps=5)
 
 

@@ -329,5 +329,5 @@ def test_servers_are_refused():
     strategy.max_staleness = strategy.divide_by_staleness = None
     step = object.__new__(TrainStep)
     step.backend = backend_of(strategy)
-    with pytest.raises(ConfigurationError, match=r"phase `net` computes in float16 .* by parameter servers"):
+    with pytest.raises(ConfigurationError, match=r"phase `net` computes in float16 .* with parameter servers"):
         step._check_scalable(["net"])
