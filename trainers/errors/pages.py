@@ -77,6 +77,7 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/hooks/norms": "docs/runs.md#hooks-that-look-closer",
     "trainers/hooks/early_stopping": "docs/checkpoints.md#ending-when-it-gets-no-better",
     "trainers/hooks": "docs/runs.md#hooks",
+    "trainers/options/sizes": "docs/fit-into-memory.md",
     "trainers/options/checkpoints": "docs/checkpoints.md#which-checkpoints-stay",
     "trainers/launch": "docs/many-machines.md",
     "trainers/options/deadlines": "docs/checkpoints.md#a-run-that-hangs",
