@@ -120,7 +120,8 @@ def convolve(
             layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[rank]
             return tf.nn.convolution(x, w, list(stride), padding, layout, list(dilation))
 
-        return half_kernel(lambda x, w: split_groups(convolution, x, w, groups), x, w)
+        # Without oneDNN, TensorFlow's kernel for volumes sums bfloat16 in bfloat16; with it, float16 may give NaN.
+        return half_kernel(lambda x, w: split_groups(convolution, x, w, groups), x, w, sums_wide=rank < 3)
 
     rank, skip = len(stride), max(stride) > 1 and max(dilation) > 1
     return slide(op, x, w.shape[:-2], stride, padding, dilation, skip=skip)

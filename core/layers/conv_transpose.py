@@ -66,7 +66,8 @@ def transposed_convolve(
         kind = padding if isinstance(padding, str) else "VALID"
         return tf.nn.conv_transpose(x, swapped, tf.stack([batch, *larger, w.shape[-1]]), list(stride), kind)
 
-    y = half_kernel(lambda x, w: split_groups(op, x, w, groups), x, w)
+    # Without oneDNN, TensorFlow's CPU kernel sums bfloat16 in bfloat16.
+    y = half_kernel(lambda x, w: split_groups(op, x, w, groups), x, w, sums_wide=False)
     if isinstance(padding, str):
         return y
     ends = [(n - 1) * s + k for n, s, k in zip(space, stride, window, strict=True)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from core.layers.shapes import check_floats
+from core.layers.shapes import check_floats, widen
 
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
@@ -14,7 +14,7 @@ _CUBIC = 0.044715 * _LINEAR
 def gelu(x: tf.Tensor) -> tf.Tensor:
     """Returns `x` times the normal distribution function of `x`, in the paper's tanh approximation."""
     check_floats("gelu", x)
-    return _gelu(x)
+    return _gelu(x) if x.dtype.size >= 4 else _half_gelu(x)
 
 
 @tf.custom_gradient
@@ -28,3 +28,17 @@ def _gelu(x: tf.Tensor) -> Any:
         return dy * sigmoid + bend * (_LINEAR + 3.0 * _CUBIC * square)
 
     return x * sigmoid, gradient
+
+
+@tf.custom_gradient
+def _half_gelu(x: tf.Tensor) -> Any:
+    """Computes in float32, since squares overflow float16, but stores `x` alone for the gradient."""
+
+    def gradient(dy: tf.Tensor) -> tf.Tensor:
+        wide = widen(x)
+        with tf.GradientTape() as tape:
+            tape.watch(wide)
+            y = _gelu(wide)
+        return tf.cast(tape.gradient(y, wide, widen(dy)), x.dtype)
+
+    return tf.cast(_gelu(widen(x)), x.dtype), gradient

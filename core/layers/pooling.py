@@ -91,7 +91,10 @@ def global_average_pool(x: tf.Tensor) -> tf.Tensor:
 def global_max_pool(x: tf.Tensor) -> tf.Tensor:
     """Returns the largest value over all spatial axes: [batch, ..., channels] to [batch, channels]."""
     axes = _space(x)
-    return _largest(lambda x: tf.reduce_max(x, axes), x)
+    if not x.dtype.is_floating:
+        return tf.reduce_max(x, axes)
+    # In float32: the gradient is split between equal values, whose number float16 may not hold.
+    return tf.cast(_largest(lambda x: tf.reduce_max(x, axes), widen(x)), x.dtype)
 
 
 def _space(x: tf.Tensor) -> list[int]:
@@ -121,7 +124,7 @@ def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def chosen(y: tf.Tensor) -> Any:
         # A sum of squares is finite only if every value is finite; the other branch handles the rest.
-        finite = tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(x)))
+        finite = tf.math.is_finite(tf.nn.l2_loss(tf.stop_gradient(widen(x))))
         value = tf.cond(finite, lambda: y, lambda: marked(y))
 
         @tf.custom_gradient

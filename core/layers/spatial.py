@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from core.arguments import check_choice, check_size
 from core.layers.rows import for_any_rows
-from core.layers.shapes import check_axes, check_floats, sizes
+from core.layers.shapes import check_axes, check_floats, sizes, widen
 from core.layers.windows import SPACE, Ints, Padding, pad_space, per_axis, read_padding
 from core.module import Module
 
@@ -118,4 +118,5 @@ def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:
 def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
     """Resizes `axis` to `new` slices: each copies the old slice with the nearest centre."""
     middle = 2 * tf.range(new) + 1
-    return tf.gather(x, middle * old // (2 * new), axis=axis)
+    wide = widen(x) if x.dtype.is_floating else x  # the gradient adds up many slices, one after another
+    return tf.cast(tf.gather(wide, middle * old // (2 * new), axis=axis), x.dtype)

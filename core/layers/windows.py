@@ -96,8 +96,13 @@ def slide(
     return y[kept]
 
 
-def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-    """Returns the bilinear `op(x, w)` in the dtype of `x`; gradients of half precision are summed in float32."""
+def half_kernel(
+    op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, *, sums_wide: bool
+) -> tf.Tensor:
+    """Returns the bilinear `op(x, w)` in the dtype of `x`; half precision is summed in float32.
+
+    `sums_wide` says that the CPU kernel of `op` does so itself. Otherwise `op` gets float32.
+    """
     if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
         return op(x, cast_to(w, x.dtype))
     w = tf.convert_to_tensor(w)
@@ -114,7 +119,9 @@ def half_kernel(op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w
             dx, dw = tape.gradient(y, [wide_x, wide_w], widen(upstream))
             return tf.cast(dx, x.dtype), tf.cast(dw, w.dtype)
 
-        return op(x, tf.cast(w, x.dtype)), gradient
+        if sums_wide:
+            return op(x, tf.cast(w, x.dtype)), gradient
+        return tf.cast(op(widen(x), widen(tf.cast(w, x.dtype))), x.dtype), gradient
 
     return run(x, w)
 

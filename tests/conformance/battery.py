@@ -58,6 +58,7 @@ class Row:
     tolerance: float = 1e-5  # to the peer: of the largest value, or of one
     step: float = 1e-5  # of finite differences; larger where a part computes in float32 whatever it is given
     precision: float = 1e-6  # of finite differences
+    roundings: int = 2  # that half precision may make between an input and an output, one after another
 
     @property
     def id(self) -> str:

@@ -86,6 +86,7 @@ ROWS_OF_OTHER_LAYERS = [
         ),
         "flax.linen",
         parameters=("layers/0/b", "layers/0/w", "layers/2/offset", "layers/2/scale", "layers/3/b", "layers/3/w"),
+        roundings=6,
     ),
     Row("Residual", lambda rng: Residual(Linear(4, 3, rng=rng.fold(0)), Linear(4, 3, rng=rng.fold(1), bias=False)),
         normal((4,)), lambda part, x: peers.dense(part.layer, x) + peers.dense(part.shortcut, x), "flax.linen",

@@ -30,7 +30,7 @@ ROWS_OF_LINEAR_LAYERS = [
         case="no bias"),
     Row("Bilinear", lambda rng: Bilinear(4, 3, 5, rng=rng), normal((2, 4), (2, 3)),
         lambda part, x, y: np.einsum("...i,...j,ijk->...k", x, y, part.w) + part.b, "NumPy",
-        paper="Tenenbaum and Freeman 2000", parameters=W_AND_B),
+        paper="Tenenbaum and Freeman 2000", parameters=W_AND_B, roundings=3),
     Row("Conv1D", lambda rng: Conv1D(4, 3, 3, rng=rng), LINES, peers.conv(), "flax.linen.Conv", paper=LECUN,
         parameters=W_AND_B),
     Row("Conv1D", lambda rng: Conv1D(4, 6, 3, rng=rng, dilation=2, groups=2, padding=[(4, 0)]), LINES,
@@ -89,5 +89,6 @@ ROWS_OF_LINEAR_LAYERS = [
     Row("DepthwiseConv2D", lambda rng: DepthwiseConv2D(4, 3, rng=rng, stride=2, dilation=2), IMAGES,
         peers.conv(feature_group_count=4, strides=2, kernel_dilation=2), "flax.linen.Conv", case="stride and dilation"),
     Row("SeparableConv2D", lambda rng: SeparableConv2D(4, 3, 3, rng=rng, multiplier=2), IMAGES, peers.separable,
-        "flax.linen.Conv", paper="Chollet 2017", parameters=("depthwise/w", "pointwise/b", "pointwise/w")),
+        "flax.linen.Conv", paper="Chollet 2017", parameters=("depthwise/w", "pointwise/b", "pointwise/w"),
+        roundings=3),
 ]  # fmt: skip

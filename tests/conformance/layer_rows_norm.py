@@ -36,7 +36,8 @@ ROWS_OF_NORMS = [
     Row("BatchNorm", lambda rng: BatchNorm(4), IMAGES, peers.batch_norm(training=False), "flax.linen.BatchNorm",
         case="evaluation", call=evaluate),
     Row("WeightNorm", lambda rng: WeightNorm(Linear(4, 3, rng=rng)), normal((4,)), peers.weight_norm,
-        "flax.linen.WeightNorm", paper="Salimans and Kingma 2016", parameters=("scale", "layer/b", "layer/w")),
+        "flax.linen.WeightNorm", paper="Salimans and Kingma 2016", parameters=("scale", "layer/b", "layer/w"),
+        roundings=3),
     Row("SpectralNorm", lambda rng: SpectralNorm(Linear(4, 3, rng=rng), rng=rng), normal((4,)), peers.spectral_norm,
-        "NumPy", paper="Miyato et al. 2018", parameters=("vector", "layer/b", "layer/w")),
+        "NumPy", paper="Miyato et al. 2018", parameters=("vector", "layer/b", "layer/w"), roundings=3),
 ]  # fmt: skip

@@ -21,7 +21,6 @@ from .layer_rows import ROWS_OF_LAYERS
 # One row per part has all checks. Cases of a part differ in arithmetic, which graph, XLA and checkpoints don't depend
 # on.
 FIRST_ROWS = list({row.part: row for row in reversed(ROWS_OF_LAYERS)}.values())[::-1]
-READ_FLOATS = [row for row in ROWS_OF_LAYERS if any(x.dtype.is_floating for x in row.example())]
 
 every_row = pytest.mark.parametrize("row", ROWS_OF_LAYERS, ids=lambda row: row.id)
 first_rows = pytest.mark.parametrize("row", FIRST_ROWS, ids=lambda row: row.id)
@@ -41,25 +40,6 @@ def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row
     slope = battery.Slope(row)
     battery.check_first_derivatives(slope)
     assert battery.penalty_is_off_by(slope) <= 10.0 * row.precision
-
-
-def test_only_embedding_reads_no_floats() -> None:
-    assert {row.part for row in ROWS_OF_LAYERS} - {row.part for row in READ_FLOATS} == {"Embedding"}
-
-
-@pytest.mark.parametrize("row", READ_FLOATS, ids=lambda row: row.id)
-def test_computes_in_its_inputs_dtype_from_float32_variables(row: Row) -> None:
-    part = row.make(RNG)
-    exact = battery.outputs(row.call, part, row.example())
-    for dtype, tolerance in ((tf.bfloat16, 0.05), (tf.float16, 0.01)):
-        inputs = row.example(dtype=dtype)
-        found, gradients = battery.value_and_gradients(row, part, inputs)
-        for y, z in zip(exact, found, strict=True):
-            assert z.dtype == (dtype if y.dtype == tf.float32 else y.dtype)
-            assert battery.distance(tf.cast(z, tf.float32), y) <= tolerance
-        for source, gradient in zip(battery.sources(part, inputs), gradients, strict=True):
-            assert (gradient.dtype, gradient.shape) == (source.dtype, source.shape)
-            assert np.isfinite(tf.cast(gradient, tf.float32)).all()
 
 
 @first_rows
