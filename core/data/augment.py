@@ -30,7 +30,7 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
     if rng is None:
         top, left = (height - size) // 2, (width - size) // 2
         return images[:, top : top + size, left : left + size]
-    y, x, mirrored = tf.unstack(rng.rows.uniform(rows, 3), axis=1)
+    y, x, mirrored = tf.unstack(rng.wide.rows.uniform(rows, 3), axis=1)
     places = tf.range(size)
     down = _offset(y, height - size)[:, None] + places
     across = tf.where(mirrored[:, None] < 0.5, places[::-1], places) + _offset(x, width - size)[:, None]
@@ -46,7 +46,7 @@ def random_affine(
 
     Images are scaled by a factor from `1 / scale` to `scale`; other numbers are from minus the limit to the limit.
     """
-    chance = 2.0 * rng.rows.uniform(images.shape[0], 5) - 1.0
+    chance = 2.0 * rng.wide.rows.uniform(images.shape[0], 5) - 1.0
     turns, shears, scales, down, across = tf.unstack(chance, axis=1)
     moved = shift * tf.stack([down, across], axis=1)
     return affine(images, turn=turn * turns, shear=shear * shears, scale=scale**scales, shift=moved)
@@ -58,11 +58,12 @@ def affine(
     """Rotates each image [rows, height, width, channels] about its centre, shears, scales and shifts it.
 
     `turn` (radians), `shear` (pixels across per pixel down) and `scale` are one number for all rows, or [rows]. `shift`
-    is [rows, 2] or one pair: pixels down and across. Interpolation is linear; pixels outside the image are zero.
+    is [rows, 2] or one pair: pixels down and across. Interpolation is linear, computed in float32; pixels outside the
+    image are zero.
     """
     _, height, width, _ = images.shape
-    turn, shear, scale = (tf.convert_to_tensor(x, tf.float32)[..., tf.newaxis] for x in (turn, shear, scale))
-    down, across = (x[..., tf.newaxis] for x in tf.unstack(tf.convert_to_tensor(shift, tf.float32), axis=-1))
+    turn, shear, scale = (tf.cast(x, tf.float32)[..., tf.newaxis] for x in (turn, shear, scale))
+    down, across = (x[..., tf.newaxis] for x in tf.unstack(tf.cast(shift, tf.float32), axis=-1))
     y, x = (tf.reshape(p, [-1]) for p in tf.meshgrid(tf.range(height), tf.range(width), indexing="ij"))
     middle = (0.5 * (height - 1.0), 0.5 * (width - 1.0))
     # Maps each pixel of the new image to its source position in the old one.
@@ -75,9 +76,9 @@ def affine(
         near = tf.nn.relu(1.0 - tf.abs((places + m)[..., tf.newaxis] - tf.range(float(size))))
         return tf.broadcast_to(near, [rows, height * width, size])
 
-    rows_of = tf.einsum("npy,nyxc->npxc", weights(y, middle[0], height), images)
+    rows_of = tf.einsum("npy,nyxc->npxc", weights(y, middle[0], height), tf.cast(images, tf.float32))
     moved = tf.einsum("npx,npxc->npc", weights(x, middle[1], width), rows_of)
-    return tf.reshape(moved, [-1, height, width, images.shape[3]])
+    return tf.cast(tf.reshape(moved, [-1, height, width, images.shape[3]]), images.dtype)
 
 
 def _offset(unit: tf.Tensor, largest: int) -> tf.Tensor:

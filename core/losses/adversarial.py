@@ -65,6 +65,7 @@ class Game(NamedTuple):
 
         A logit is right if it is on its side of `border`. Without a border, the real logit must exceed the fake one.
         """
+        real_logits, fake_logits = _logits("real_logits", real_logits), _logits("fake_logits", fake_logits)
         right = {
             "real_accuracy": real_logits > (fake_logits if self.border is None else self.border),
             "fake_accuracy": fake_logits < (real_logits if self.border is None else self.border),

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from core.data import random_crop_and_flip
+from core.data.augment import affine, random_affine
 from core.random import Rng
 
 RNG = Rng.from_seed(0)
@@ -84,3 +85,18 @@ def test_compiled_and_with_rows_unknown_the_cuts_are_the_same(jit):
 def test_a_square_larger_than_the_image_is_refused(shape, rng):
     with pytest.raises(ValueError, match=r"no square of 5 pixels can be cut; load them larger \(`load_size`"):
         random_crop_and_flip(numbered(*shape), 5, rng)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_narrow_images_and_draws_move_as_float32_ones(dtype):
+    images = RNG.fold("images").uniform([64, 9, 9, 2])
+    narrow, rng = tf.cast(images, dtype), RNG._replace(dtype=dtype)
+    strengths = {"turn": 0.5, "shear": 0.3, "scale": 1.25, "shift": 1.0}
+    for augment in (
+        lambda x, rng: random_crop_and_flip(x, 5, rng),
+        lambda x, rng: random_affine(x, rng, **strengths),
+    ):
+        found, expected = augment(narrow, rng), augment(tf.cast(narrow, tf.float32), RNG)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, tf.cast(expected, dtype))
+    assert affine(narrow, turn=tf.cast(0.5, dtype), shift=rng.rows.normal(64, 2)).dtype == dtype
