@@ -56,7 +56,7 @@ class NoiseNet(Module):
         self.last = layers.Conv2D(channels, depth, 3, rng=rng.fold("last"))
 
     def __call__(self, x: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-        time = tf.nn.silu(self.time_2(tf.nn.silu(self.time_1(waves(t, self.channels)))))
+        time = tf.nn.silu(self.time_2(tf.nn.silu(self.time_1(tf.cast(waves(t, self.channels), x.dtype)))))
         wide = self.down(self.first(x), time)
         narrow = self.middle(self.halve(wide), time)
         x = self.up(tf.concat([self.double(narrow), wide], -1), time)
@@ -99,7 +99,7 @@ class Ddpm(Task):
         """Returns the mean of (ε − ε_θ(x_t, t))² over pixels, with a random step t per example (algorithm 1)."""
         x = 2.0 * batch["image"] - 1.0
         rows = x.shape[0]
-        t = tf.cast(rng.fold("t").rows.uniform(rows) * self.noise_steps, tf.int32)
+        t = tf.cast(rng.fold("t").wide.rows.uniform(rows) * self.noise_steps, tf.int32)
         return Loss(self._error(x, t, rng.fold("noise").rows.normal(rows, *x.shape[1:])))
 
     def evaluate(self, batch: Batch) -> Loss:
@@ -121,19 +121,23 @@ class Ddpm(Task):
         return {"generate": Served(self.generate, {"noise": noise}, examples=self._with_noise)}
 
     def generate(self, batch: Batch) -> Batch:
-        """Turns `batch["noise"]` into images with DDIM: each step moves towards the image that ε_θ predicts."""
+        """Turns `batch["noise"]` into images with DDIM: each step moves towards the image that ε_θ predicts.
+
+        The images are float32; the network computes in the dtype of the noise.
+        """
+        dtype = batch["noise"].dtype
         steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]
         alpha_bar = tf.gather(self.alpha_bar(), steps)
         before = tf.concat([[1.0], alpha_bar[:-1]], 0)
 
         def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             a, b = alpha_bar[i], before[i]
-            noise = self.net(x, tf.fill(tf.shape(x)[:1], tf.gather(steps, i)))
+            noise = tf.cast(self.net(tf.cast(x, dtype), tf.fill(tf.shape(x)[:1], tf.gather(steps, i))), tf.float32)
             image = tf.clip_by_value((x - tf.sqrt(1.0 - a) * noise) / tf.sqrt(a), -1.0, 1.0)
             noise = (x - tf.sqrt(a) * image) / tf.sqrt(1.0 - a)  # relative to the clipped image
             return i - 1, tf.sqrt(b) * image + tf.sqrt(1.0 - b) * noise
 
-        start = (tf.constant(self.sample_steps - 1), batch["noise"])
+        start = (tf.constant(self.sample_steps - 1), tf.cast(batch["noise"], tf.float32))
         return {"image": tf.while_loop(lambda i, _: i >= 0, body, start)[1]}
 
     def _with_noise(self, batch: Batch) -> Batch:
@@ -143,9 +147,10 @@ class Ddpm(Task):
         return {"image": Image(self.image_shape, low=0.0, high=1.0)}
 
     def _error(self, x: tf.Tensor, t: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+        dtype, x, noise = x.dtype, tf.cast(x, tf.float32), tf.cast(noise, tf.float32)
         a = tf.reshape(tf.gather(self.alpha_bar(), t), [-1, 1, 1, 1])
-        seen = self.net(tf.sqrt(a) * x + tf.sqrt(1.0 - a) * noise, t)
-        return tf.reduce_mean(tf.square(noise - seen), axis=[1, 2, 3])
+        seen = self.net(tf.cast(tf.sqrt(a) * x + tf.sqrt(1.0 - a) * noise, dtype), t)
+        return tf.reduce_mean(tf.square(noise - tf.cast(seen, tf.float32)), axis=[1, 2, 3])
 
     def alpha_bar(self) -> tf.Tensor:
         """Returns ᾱ [noise_steps], the share of the image's variance that is left at each step."""

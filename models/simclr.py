@@ -34,7 +34,7 @@ class Encoder(Module):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         for conv, norm in zip(self.convolutions, self.norms, strict=True):
             x = tf.nn.gelu(norm(conv(x)))
-        return tf.reduce_mean(x, axis=[1, 2])
+        return layers.global_average_pool(x)
 
 
 class Projection(Module):
@@ -105,7 +105,8 @@ class SimClr(Task):
         return {"image": Image(self.image_shape)}
 
     def _contrast(self, one: tf.Tensor, other: tf.Tensor) -> Loss:
-        one, other = tf.split(self.projection(self.encoder(tf.concat([one, other], axis=0))), 2)
+        projected = self.projection(self.encoder(tf.concat([one, other], axis=0)))
+        one, other = tf.split(tf.cast(projected, tf.float32), 2)  # compared in float32: half precision has many ties
         others = all_rows(tf.math.l2_normalize(other, axis=-1))
         nearest = tf.argmax(tf.matmul(one, others, transpose_b=True), axis=-1, output_type=tf.int32)
         found = tf.equal(nearest, own_rows(tf.range(tf.shape(others)[0])))

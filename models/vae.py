@@ -56,7 +56,7 @@ class Vae(Task):
     def loss(self, batch: Batch, rng: Rng) -> Loss:
         """Returns −log p(x|z) for a random z of each image, plus the weighted divergence KL(q(z|x) ‖ p(z))."""
         mean, log_std = self.posterior(batch["image"])
-        noise = rng.fold("latent").rows.normal(*mean.shape)
+        noise = tf.cast(rng.fold("latent").rows.normal(*mean.shape), tf.float32)
         error = -self.log_likelihood(batch["image"], mean + tf.exp(log_std) * noise)
         divergence = divergence_from_normal(mean, log_std)
         weight = tf.minimum(1.0, rng.progress / self.annealed) if self.annealed else 1.0
@@ -66,7 +66,7 @@ class Vae(Task):
         """Returns the metric `bound`, E log p(x|z) − KL(q(z|x) ‖ p(z)), from a few draws of z; the loss is `-bound`."""
         image = batch["image"]
         mean, log_std = self.posterior(image)
-        noise = Rng.from_seed(0).fold("evaluate").normal([EVALUATION_DRAWS, self.latent_size])
+        noise = Rng.from_seed(0).fold("evaluate").wide.normal([EVALUATION_DRAWS, self.latent_size])
         drawn = [self.log_likelihood(image, mean + tf.exp(log_std) * noise[i]) for i in range(EVALUATION_DRAWS)]
         divergence = divergence_from_normal(mean, log_std)
         bound = tf.add_n(drawn) / EVALUATION_DRAWS - divergence
@@ -95,27 +95,31 @@ class Vae(Task):
     def reconstruct(self, batch: Batch) -> Batch:
         """Returns `image` and `reconstructed`, decoded from the mean of the image's latent, both in [-1, 1]."""
         mean, _ = self.posterior(batch["image"])
-        return {"image": 2.0 * batch["image"] - 1.0, "reconstructed": self.expected(mean)}
+        image = batch["image"]
+        return {"image": 2.0 * image - 1.0, "reconstructed": self.expected(tf.cast(mean, image.dtype))}
 
     def reads(self) -> dict[str, Feature]:
         return {"image": Image(self.image_shape, low=0.0, high=1.0)}
 
     def posterior(self, image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the mean and the log standard deviation of q(z|x) for `image`: [rows, latent] each."""
-        mean, log_std = tf.split(self.encoder(2.0 * image - 1.0), 2, axis=-1)
+        """Returns the mean and the log standard deviation of q(z|x) for `image`: float32 [rows, latent] each."""
+        mean, log_std = tf.split(tf.cast(self.encoder(2.0 * image - 1.0), tf.float32), 2, axis=-1)
         return mean, log_std
 
     def log_likelihood(self, image: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
-        """Returns log p(x|z) of each image, with a binomial distribution of `levels` trials per pixel."""
-        n, lit = float(self.levels), tf.round(image * self.levels)
+        """Returns log p(x|z) of each image, with a binomial distribution of `levels` trials per pixel.
+
+        The decoder computes in the dtype of `image`, all else in float32.
+        """
+        n, lit = float(self.levels), tf.round(tf.cast(image, tf.float32) * self.levels)
         ways = math.lgamma(n + 1.0) - tf.math.lgamma(lit + 1.0) - tf.math.lgamma(n - lit + 1.0)
-        logits = tf.reshape(self.decoder(latent), tf.shape(image))
+        logits = tf.reshape(self.decoder(tf.cast(latent, image.dtype)), tf.shape(image))
         return tf.reduce_sum(ways - n * losses.sigmoid_cross_entropy(logits, lit / n), axis=[1, 2, 3])
 
     def expected(self, latent: tf.Tensor) -> tf.Tensor:
         """Returns the expected image of each row of `latent`, in [-1, 1]."""
         logits = tf.reshape(self.decoder(latent), [-1, *self.image_shape])
-        return 2.0 * tf.sigmoid(logits) - 1.0
+        return 2.0 * tf.sigmoid(tf.cast(logits, tf.float32)) - 1.0
 
 
 def divergence_from_normal(mean: tf.Tensor, log_std: tf.Tensor) -> tf.Tensor:

@@ -44,7 +44,7 @@ class Classifier(Task):
     def classify(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `{"logits": [rows, classes], "probabilities": [rows, classes]}`."""
         logits = self.net(batch["image"])
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+        return {"logits": logits, "probabilities": tf.nn.softmax(tf.cast(logits, tf.float32))}
 
 
 def flatten(x: tf.Tensor) -> tf.Tensor:

@@ -149,14 +149,15 @@ class Gan(Task):
         return {**batch, "latent": self.latents(batch, Rng.from_seed(0))}
 
     def latents(self, batch: Batch, rng: Rng) -> tf.Tensor:
-        """Returns normal random latents z, one per row of `batch`: [rows, latent_size]."""
-        return rng.fold("latent").rows.normal(batch["image"].shape[0], self.latent_size)
+        """Returns normal random latents z, one per row of `batch`: [rows, latent_size], in the dtype of its images."""
+        image = batch["image"]
+        return tf.cast(rng.fold("latent").rows.normal(image.shape[0], self.latent_size), image.dtype)
 
     def real(self, batch: Batch) -> tf.Tensor:
         """Returns `batch["image"]`, resized to `image_shape` and rescaled from [0, 1] to [-1, 1]."""
         image = batch["image"]
         if image.shape[1:3] != self.image_shape[:2]:
-            image = tf.image.resize(image, self.image_shape[:2])
+            image = tf.cast(tf.image.resize(image, self.image_shape[:2]), image.dtype)
         return 2.0 * image - 1.0
 
     def label(self, batch: Batch) -> tf.Tensor | None:

@@ -65,7 +65,7 @@ def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float 
         logits = logits if top_p is None else keep_nucleus(logits, top_p)
         # The largest of logits plus Gumbel noise is a sample of their softmax (Gumbel, 1954). A uniform number of zero
         # would give minus infinity, which marks excluded tokens.
-        uniform = tf.maximum(rng.rows.uniform(logits.shape[0], logits.shape[1]), 2.0**-25)
+        uniform = tf.maximum(rng.wide.rows.uniform(logits.shape[0], logits.shape[1]), 2.0**-25)
         noise = -tf.math.log(-tf.math.log(uniform))
         return tf.argmax(logits + noise, -1, tf.int32)
 
@@ -194,7 +194,8 @@ def _begin(
 def _next(net: Transformer, tokens: tf.Tensor, caches: list[Cache], vocabulary: int) -> tuple[tf.Tensor, list[Cache]]:
     """Returns the next token's logits [rows, vocabulary] and the caches; a non-finite logit raises an error."""
     logits, caches = net.decode(tokens, caches)
-    return tf.debugging.check_numerics(logits[:, :vocabulary], "the logits of what comes next"), caches
+    logits = tf.cast(logits[:, :vocabulary], tf.float32)
+    return tf.debugging.check_numerics(logits, "the logits of what comes next"), caches
 
 
 def _write(tokens: tf.Tensor, i: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:

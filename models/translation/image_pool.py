@@ -34,7 +34,7 @@ class ImagePool(Module):
 
     def __call__(self, images: tf.Tensor, rng: Rng) -> tuple[tf.Tensor, dict[Any, tf.Tensor]]:
         """Returns the images to show in place of `images`, and the pool's new state, `{variable.ref(): value}`."""
-        draws = rng.rows.uniform(images.shape[0], 2)
+        draws = rng.wide.rows.uniform(images.shape[0], 2)
         pool, count = self.images.read_value(), self.count.read_value()
         shown, pool, count = exchange(pool, count, tf.cast(images, pool.dtype), draws)
         return shown, {self.images.ref(): pool, self.count.ref(): count}
