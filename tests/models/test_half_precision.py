@@ -36,7 +36,7 @@ PRODUCTS = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "Einsum")
 # Products in float32 in every phase: of losses and metrics, of kernels with their vectors, of an augmentation's pixels,
 # and convolutions whose CPU kernel wouldn't sum in float32 itself. Scores may exceed float16.
 WIDE = ("core/losses/", "core/layers/weight_norm.py", "core/data/augment.py", "core/layers/windows.py", "_contrast")
-SCORES = ("core/layers/attend",)
+SCORES = ("core/layers/attend", "core/layers/dense_attention", "core/layers/tiled_attention")
 
 
 def gradients(task: Task, batch: dict[str, tf.Tensor], dtype: str) -> dict[str, tuple[tf.Tensor, list[tf.Tensor]]]:
