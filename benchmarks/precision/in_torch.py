@@ -48,7 +48,7 @@ def main():
             loss = functional.cross_entropy(logits, targets)
         loss.backward()
         optimizer.step()
-        return loss
+        return loss.detach()
 
     step()
     print(work.steps, flush=True)
