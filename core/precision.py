@@ -3,9 +3,9 @@
 A step function computes in the dtype of its inputs and of its `rng`'s draws: layers cast float32 variables to it.
 What makes floats from integers alone, `Embedding` and `Rng.from_seed`, reads `compute_dtype()`.
 
-    >>> door = Door(tf.bfloat16, {"image": tf.bfloat16})
-    >>> with door.open():
-    ...     batch = door.narrowed({"image": tf.ones([2, 8]), "label": tf.constant([0, 1])})
+    >>> narrowing = Narrowing(tf.bfloat16, {"image": tf.bfloat16})
+    >>> with narrowing.computing():
+    ...     batch = narrowing.narrowed({"image": tf.ones([2, 8]), "label": tf.constant([0, 1])})
     ...     batch["image"].dtype.name, batch["label"].dtype.name, compute_dtype().name
     ('bfloat16', 'int32', 'bfloat16')
 """
@@ -32,14 +32,14 @@ def compute_dtype() -> tf.DType:
     return _compute_dtype.get()
 
 
-class Door(NamedTuple):
+class Narrowing(NamedTuple):
     """What a phase computes in, and the casts of its inputs."""
 
     dtype: tf.DType = tf.float32
     casts: Mapping[str, tf.DType] = {}  # by key of the batch
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
+    def computing(self) -> Iterator[None]:
         """Makes `compute_dtype()` return `dtype` in its context."""
         token = _compute_dtype.set(self.dtype)
         try:
@@ -53,7 +53,7 @@ class Door(NamedTuple):
 
     def call(self, fn: Callable[..., Any], batch: Mapping[str, tf.Tensor]) -> Any:
         """Returns `fn(batch)`, computed in `dtype`; narrow results are cast to float32."""
-        with self.open():
+        with self.computing():
             made = fn(self.narrowed(batch))
         return made if self.dtype == tf.float32 else widened(made)
 
@@ -62,7 +62,7 @@ class Door(NamedTuple):
         return {key: tf.TensorSpec(x.shape, self.casts.get(key, x.dtype)) for key, x in batch.items()}
 
 
-AS_GIVEN = Door()  # casts nothing
+AS_GIVEN = Narrowing()  # casts nothing
 
 
 class Precision:
@@ -84,7 +84,9 @@ class Precision:
         given = self.given.get(name, "float32") if isinstance(self.given, Mapping) else self.given
         return tf.as_dtype(given)
 
-    def door(self, name: str, features: Mapping[str, tf.TensorSpec], made_in: Mapping[str, tf.DType] = {}) -> Door:
+    def narrowing(
+        self, name: str, features: Mapping[str, tf.TensorSpec], made_in: Mapping[str, tf.DType] = {}
+    ) -> Narrowing:
         """Returns the casts of the phase or use `name`: of float32 features, and of outputs `made_in` a narrow dtype.
 
         Features of other dtypes stay as the source gives them.
@@ -95,7 +97,7 @@ class Precision:
             for key, x in features.items()
             if x.dtype != dtype and x.dtype in (tf.float32, made_in.get(key, tf.float32))
         }
-        return Door(dtype, casts)
+        return Narrowing(dtype, casts)
 
     def check_names(self, phases: Sequence[str]) -> None:
         """Raises a `ConfigurationError` if a name is neither a phase of the task nor a use."""

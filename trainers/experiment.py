@@ -15,7 +15,7 @@ from core.distribution import one_device as default_strategy
 from core.engine import assemble, assemble_task
 from core.errors import ConfigurationError, shown
 from core.layers.recompute_by_path import Patterns, recompute_by_path
-from core.precision import FLOAT32, Door, Precision
+from core.precision import FLOAT32, Narrowing, Precision
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
@@ -100,9 +100,9 @@ class Experiment:
         """Sets the precision of evaluation, samples and exports, which is that of the training."""
         self.precision = precision
 
-    def door(self, use: str, features: Mapping[str, tf.TensorSpec] = {}) -> Door:
+    def narrowing(self, use: str, features: Mapping[str, tf.TensorSpec] = {}) -> Narrowing:
         """Returns the casts of a use of the task, such as "evaluate", for a batch of `features`."""
-        return self.precision.door(use, features)
+        return self.precision.narrowing(use, features)
 
     @property
     def one_device(self) -> Sequence[str]:

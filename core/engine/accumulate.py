@@ -20,7 +20,7 @@ from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_o
 from core.engine.layout import shape_of
 from core.engine.loss_scale import Factor, LossScale
 from core.engine.sparse_slices import joined, scaled
-from core.precision import AS_GIVEN, Door, Precision, widened
+from core.precision import AS_GIVEN, Narrowing, Precision, widened
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.guards import refuse_missing_gradients
@@ -100,7 +100,7 @@ class Sweep:
     exchange: Exchange | None = None  # between the replicas that split the rows
     sparse: bool = False  # whether gradients that touch few rows stay slices
     compiled: bool = False  # whether XLA compiles each microbatch separately, but not the loop over them
-    door: Door = AS_GIVEN  # the casts of a microbatch
+    narrowing: Narrowing = AS_GIVEN  # the casts of a microbatch
     casts: Sequence[Cast] = ()  # of weights, made once
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows the layer of each sum
 
@@ -187,10 +187,10 @@ class Sweep:
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
         shared = mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext()
-        with self.door.open(), shared:
+        with self.narrowing.computing(), shared:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*asked.variables.values(), *inputs.values()])
-                made = self.fn(self.door.narrowed(values), rng._replace(dtype=self.door.dtype))
+                made = self.fn(self.narrowing.narrowed(values), rng._replace(dtype=self.narrowing.dtype))
                 if self.loss is not None:
                     target, added, outputs = self._sums(made)
                     target = target if asked.factor is None else target * asked.factor.read()
@@ -267,7 +267,7 @@ def accumulate_gradients(
     *,
     exchange: Exchange | None = None,
     name: str = "loss",
-    precision: str | Door = "float32",
+    precision: str | Narrowing = "float32",
     loss_scale: LossScale | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
@@ -286,15 +286,17 @@ def accumulate_gradients(
         )
     replicas = exchange.replicas if exchange else 1
     specs = microbatch_specs(values)
-    door = precision if isinstance(precision, Door) else Precision(precision).door(name, specs)
-    spec = describe_loss(loss, specs, name, replicas=replicas, door=door)
+    narrowing = precision if isinstance(precision, Narrowing) else Precision(precision).narrowing(name, specs)
+    spec = describe_loss(loss, specs, name, replicas=replicas, narrowing=narrowing)
     if spec.access.mixes and replicas > 1 and microbatches > 1:
         raise ValueError(
             f"`{name}` mixes the rows of {replicas} replicas in {microbatches} microbatches, but no collective can "
             "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
         )
     casts = spec.access.casts
-    sweep = Sweep(loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, door=door, casts=casts)
+    sweep = Sweep(
+        loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, narrowing=narrowing, casts=casts
+    )
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
     added, made = sweep(values, rng, Asked(name, variables, factor=factor))
     known = factor and factor.read()
@@ -307,12 +309,12 @@ def compute(
     rng: Rng,
     *,
     name: str = "compute",
-    door: Door = AS_GIVEN,
+    narrowing: Narrowing = AS_GIVEN,
 ) -> dict[str, tf.Tensor]:
-    """Calls `fn` on each microbatch, cast at the `door`; returns its outputs, `{key: [microbatches, rows, ...]}`."""
+    """Calls `fn` on each microbatch, with the casts of `narrowing`; returns `{key: [microbatches, rows, ...]}`."""
     microbatches, rows = shape_of(values)
-    outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name, door=door)[0]
-    return dict(Sweep(fn, name, microbatches, rows, outputs, door=door)(values, rng, Asked())[1].outputs)
+    outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name, narrowing=narrowing)[0]
+    return dict(Sweep(fn, name, microbatches, rows, outputs, narrowing=narrowing)(values, rng, Asked())[1].outputs)
 
 
 def _times(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:

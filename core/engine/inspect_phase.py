@@ -21,7 +21,7 @@ from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.graphs import functions_of, graphs_of
 from core.layers.dropout import noticing_calls
-from core.precision import AS_GIVEN, Door, widened
+from core.precision import AS_GIVEN, Narrowing, widened
 from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
 from core.task.guards import no_mixed_dtypes, no_new_variables, no_rng_in_evaluation, no_synchronisation
@@ -86,9 +86,9 @@ def describe_loss(
     mixes_rows: bool = True,
     replicas: int = 1,
     held: Mapping[int, str] | None = None,
-    door: Door = AS_GIVEN,
+    narrowing: Narrowing = AS_GIVEN,
 ) -> LossSpec:
-    """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of the given specs, cast at the `door`.
+    """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of these specs, cast by `narrowing`.
 
     `elsewhere` maps the keys of unavailable values to reasons, for errors. Without `mixes_rows`, `loss` may neither
     gather the rows of the `replicas` that share a batch nor call a layer that sums over replicas. With `held`, paths
@@ -107,8 +107,8 @@ def describe_loss(
         return dict(result.outputs), weighted_sums(result)[1], statistics
 
     python = Python(owner(loss))
-    trace = functools.partial(_trace, traced, door.specs(batch), name, elsewhere, mixes_rows, replicas, held)
-    (outputs, sums, statistics), access = trace(python, door)
+    trace = functools.partial(_trace, traced, narrowing.specs(batch), name, elsewhere, mixes_rows, replicas, held)
+    (outputs, sums, statistics), access = trace(python, narrowing)
     outputs = _by_row(_specs(outputs), rows, name)
     return LossSpec(_specs(sums), weighted, outputs, _specs(statistics), frozenset(moves), access, values)
 
@@ -123,7 +123,7 @@ def describe_outputs(
     replicas: int = 1,
     history: bool = False,
     held: Mapping[int, str] | None = None,
-    door: Door = AS_GIVEN,
+    narrowing: Narrowing = AS_GIVEN,
 ) -> tuple[Specs, Access]:
     """Returns the specs of the outputs of `fn(batch, rng)`, and its `Access`; for arguments see `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
@@ -135,8 +135,8 @@ def describe_outputs(
         keeps.update(kept)
         return dict(made), list(kept.values())  # values that are only kept count as read too
 
-    trace = functools.partial(_trace, traced, door.specs(batch), name, elsewhere, mixes_rows, replicas, held)
-    (outputs, _), access = trace(Python(owner(fn)), door)
+    trace = functools.partial(_trace, traced, narrowing.specs(batch), name, elsewhere, mixes_rows, replicas, held)
+    (outputs, _), access = trace(Python(owner(fn)), narrowing)
     return _by_row(_specs(outputs), rows, name), access._replace(keeps=frozenset(keeps))
 
 
@@ -173,15 +173,15 @@ def _trace(
     replicas: int,
     held: Mapping[int, str] | None,
     before: Python,
-    door: Door,
+    narrowing: Narrowing,
 ) -> tuple[Any, Access]:
     seed, read, variables = Rng.from_seed(0), set[str](), list[tf.Variable]()
     unused, asks_progress, convolves, loops, seen = set[str](), False, False, False, _Mixing(replicas)
     python, draws, dtypes = list[str](), list[str](), {spec.dtype for spec in batch.values()}
 
     def noticed(b: Batch, step: tf.Tensor, progress: tf.Tensor) -> Any:
-        rng = seed._replace(moment=Moment(step, progress=progress), dtype=door.dtype)
-        with door.open(), no_mixed_dtypes(who, door.dtype), tf.GradientTape() as tape:
+        rng = seed._replace(moment=Moment(step, progress=progress), dtype=narrowing.dtype)
+        with narrowing.computing(), no_mixed_dtypes(who, narrowing.dtype), tf.GradientTape() as tape:
             result = fn(Inputs(b, name, elsewhere, read), rng)
         variables.extend(tape.watched_variables())
         return result
@@ -222,7 +222,7 @@ def _trace(
                     sums = function.structured_outputs[1]
                     draws += fixed_draws(drawn, seed.seed, who)
                     python += [*squashed_twice(operations, who), *before.changed(who)]
-                    meant = {door.dtype, *dtypes}
+                    meant = {narrowing.dtype, *dtypes}
                     python += detours(operations, sums["loss"], meant, who) if isinstance(sums, dict) else ()
     unread = frozenset(read & unused)
     access = Access(

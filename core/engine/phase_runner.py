@@ -160,7 +160,7 @@ class PhaseRunner:
                 tape, outputs = kept[replica_here()]
                 parameters, along = dict(self.optimizers[update.name].parameters), list(cotangents.values())
                 targets = [outputs[key] for key in cotangents]
-                with plan.door.open():
+                with plan.narrowing.computing():
                     gradients = tape.gradient(targets, parameters, output_gradients=along)
                 refuse_missing_gradients(gradients, update.name)
                 return {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
@@ -182,7 +182,7 @@ class PhaseRunner:
     def _history(self, plan: Plan, phase: Compute, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
         with tf.device(self.exchange.device):
             whole = {key: x[0] for key, x in cut(values, 1).items()}
-            outputs, state = phase.fn(plan.door.narrowed(whole), self._rng_here(plan, index))
+            outputs, state = phase.fn(plan.narrowing.narrowed(whole), self._rng_here(plan, index))
             outputs = cut({key: x[tf.newaxis] for key, x in outputs.items()}, self.microbatches)
         own = {variable.ref() for variable in named_variables(phase.state).values()} if phase.state else set()
         for reference, value in state.items():
@@ -238,7 +238,7 @@ class PhaseRunner:
             exchange=self.exchange if plan.replicated else None,
             sparse=plan.loss is not None and not plan.together,
             compiled=compiled,
-            door=plan.door,
+            narrowing=plan.narrowing,
             casts=plan.access.casts,
         )
 

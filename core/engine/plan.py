@@ -12,7 +12,7 @@ from core.engine.layout import shape_of
 from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError
 from core.module import named_modules
-from core.precision import AS_GIVEN, FLOAT32, Door, Precision
+from core.precision import AS_GIVEN, FLOAT32, Narrowing, Precision
 from core.task import Compute, Phase, Update
 
 
@@ -30,7 +30,7 @@ class Plan:
     access: Access
     loss: LossSpec | None = None  # of an `Update`
     through: "Plan | None" = None  # the `Compute` that its gradients continue through
-    door: Door = AS_GIVEN  # what it computes in, and the casts of its inputs
+    narrowing: Narrowing = AS_GIVEN  # what it computes in, and the casts of its inputs
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Planner:
         replicas = self.replicas if replicated else 1
         rows //= replicas
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
-        made_in = {key: self.plans[maker.name].door.dtype for key, maker in self.makers.items()}
+        made_in = {key: self.plans[maker.name].narrowing.dtype for key, maker in self.makers.items()}
         given = self.precision.given
         if history and isinstance(given, Mapping) and given.get(phase.name, "float32") != "float32":
             raise ConfigurationError(
@@ -98,9 +98,9 @@ class Planner:
                 "the phase computes in it. Leave the name out."
             )
         precision = FLOAT32 if history else self.precision  # history is state, which stays in float32
-        door = precision.door(phase.name, specs, made_in)
+        narrowing = precision.narrowing(phase.name, specs, made_in)
         place = {"replicated": replicated, "replicas": replicas, "microbatches": microbatches, "rows": rows}
-        plan = self._plan(phase, specs, elsewhere, **place, door=door)
+        plan = self._plan(phase, specs, elsewhere, **place, narrowing=narrowing)
         _check_mixing(plan)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
@@ -116,14 +116,14 @@ class Planner:
 
     def _plan(self, phase: Phase, specs: Specs, elsewhere: Mapping[str, str], **place: Any) -> Plan:
         name, mixes = phase.name, {"mixes_rows": phase.mixes_rows, "replicas": place["replicas"], "held": self.held}
-        mixes["door"] = place["door"]
+        mixes["narrowing"] = place["narrowing"]
         if isinstance(phase, Compute):
             history = phase.state is not None
             outputs, access = describe_outputs(phase.fn, specs, name, elsewhere, history=history, **mixes)
             return Plan(phase, reads=_read(access, specs), outputs=outputs, access=access, **place)
         loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
         through = self._through(phase, loss.access, replicated=place["replicated"])
-        computes_in = {place["door"].dtype, *([through.door.dtype] if through else [])}
+        computes_in = {place["narrowing"].dtype, *([through.narrowing.dtype] if through else [])}
         loss = dataclasses.replace(loss, scaled=tf.float16 in computes_in)
         if through is None:
             self._check_reached(phase, loss.access)

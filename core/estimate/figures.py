@@ -21,7 +21,7 @@ from core.optimizers.narrow_slots import bytes_of_slots
 from core.parallel.mesh.axes import axes_of_slots
 from core.parallel.mesh.layouts import WHOLE
 from core.parallel.mesh.plan import BATCH, MeshPlan, OnMesh
-from core.precision import AS_GIVEN, Door
+from core.precision import AS_GIVEN, Narrowing
 from core.task import Task
 from core.task.loss import weighted_sums
 
@@ -110,9 +110,9 @@ def _operations(chunk: Any) -> Counter[Place]:
     return Counter({place: round(count) for place, count in operations_by_place(chunk.graph).items()})
 
 
-def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec], door: Door = AS_GIVEN) -> Counter[str]:
+def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec], narrowing: Narrowing = AS_GIVEN) -> Counter[str]:
     """Returns the number of graph nodes, and the peak bytes of tensors, for evaluating one such `batch`."""
-    evaluate = tf.function(lambda values: weighted_sums(door.call(task.evaluate, values)), autograph=False)
+    evaluate = tf.function(lambda values: weighted_sums(narrowing.call(task.evaluate, values)), autograph=False)
     graph = evaluate.get_concrete_function(dict(batch)).graph
     most = max(held.all for held in fullest(timeline(graph, bytes_of)))
     return Counter({NODES: nodes_of(graph), HELD: most + sum(map(bytes_of, graph.inputs))})

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from core.graphs import everything, maker
-from core.precision import EVALUATE, FLOAT32, Door, Precision, widened
+from core.precision import EVALUATE, FLOAT32, Narrowing, Precision, widened
 from core.random import Rng, RowRng, noticing_draws
 from core.task import Batch, Compute, Loss, Task, Update
 from core.task.guards import no_new_variables
@@ -174,7 +174,7 @@ class Step:
             for op in operations
             if op.type.startswith("StatelessRandom") and op.type.endswith("V2") and len(op.inputs) >= 3
         ]
-        with Door(self.dtype).open():
+        with Narrowing(self.dtype).computing():
             gradients = tape.gradient(mean, self.variables)
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, (
@@ -192,29 +192,29 @@ class Step:
         rows = len(next(iter(values.values()))) if tf.executing_eagerly() else self.rows
         if self.phase is None:
             self._begin()
-            door = self._door(EVALUATE, values, {})
-            with door.open():
-                inputs = Inputs(door.narrowed(values), EVALUATE, {}, set())
+            narrowing = self._narrowing(EVALUATE, values, {})
+            with narrowing.computing():
+                inputs = Inputs(narrowing.narrowed(values), EVALUATE, {}, set())
                 return checked(self.task.evaluate(inputs), EVALUATE, rows)
         made_in = dict[str, tf.DType]()
         for phase in self._so_far():
-            door = self._door(phase.name, values, made_in)
-            inputs = Inputs(door.narrowed(values), phase.name, {}, set())
-            own = rng.fold(phase.name)._replace(dtype=door.dtype)
-            with door.open():
+            narrowing = self._narrowing(phase.name, values, made_in)
+            inputs = Inputs(narrowing.narrowed(values), phase.name, {}, set())
+            own = rng.fold(phase.name)._replace(dtype=narrowing.dtype)
+            with narrowing.computing():
                 if phase.name == self.phase.name:
                     self._begin()
                     return checked(phase.loss(inputs, own), phase.name, rows)
                 made = phase.outputs(inputs, own) if isinstance(phase, Compute) else phase.loss(inputs, own).outputs
             stopped = phase.name != self.phase.through
             values |= tf.nest.map_structure(tf.stop_gradient, dict(made)) if stopped else made
-            made_in |= dict.fromkeys(made, door.dtype)
+            made_in |= dict.fromkeys(made, narrowing.dtype)
         raise AssertionError(f"{self.name} isn't a phase of the task")
 
-    def _door(self, name: str, values: Batch, made_in: Mapping[str, tf.DType]) -> Door:
+    def _narrowing(self, name: str, values: Batch, made_in: Mapping[str, tf.DType]) -> Narrowing:
         history = any(isinstance(p, Compute) and p.state is not None and p.name == name for p in self._so_far())
         specs = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in values.items()}
-        return (FLOAT32 if history else self.precision).door(name, specs, made_in)
+        return (FLOAT32 if history else self.precision).narrowing(name, specs, made_in)
 
     @property
     def dtype(self) -> tf.DType:

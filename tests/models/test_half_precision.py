@@ -45,18 +45,18 @@ def gradients(task: Task, batch: dict[str, tf.Tensor], dtype: str) -> dict[str, 
     for phase in task.phases():
         specs = {key: tf.TensorSpec(x.shape, x.dtype) for key, x in values.items()}
         history = isinstance(phase, Compute) and phase.state is not None
-        door = Precision("float32" if history else dtype).door(phase.name, specs)
-        rng = Rng.from_seed(0, step=5, progress=0.5).fold(phase.name)._replace(dtype=door.dtype)
-        with door.open(), tf.GradientTape() as tape:
+        narrowing = Precision("float32" if history else dtype).narrowing(phase.name, specs)
+        rng = Rng.from_seed(0, step=5, progress=0.5).fold(phase.name)._replace(dtype=narrowing.dtype)
+        with narrowing.computing(), tf.GradientTape() as tape:
             if isinstance(phase, Compute):
-                made = phase.fn(door.narrowed(values), rng)
+                made = phase.fn(narrowing.narrowed(values), rng)
                 values |= made[0] if history else made
-                computed[phase.name] = lambda phase=phase, inputs=dict(values), rng=rng, door=door: phase.fn(
-                    door.narrowed(inputs), rng
+                computed[phase.name] = lambda phase=phase, inputs=dict(values), rng=rng, narrowing=narrowing: phase.fn(
+                    narrowing.narrowed(inputs), rng
                 )
                 continue
             through = computed[phase.through]() if phase.through else {}
-            loss = checked(phase.loss(door.narrowed(values) | through, rng), phase.name, ROWS)
+            loss = checked(phase.loss(narrowing.narrowed(values) | through, rng), phase.name, ROWS)
             target, _ = weighted_sums(loss)
         variables = [v for v in phase.variables().values() if v.trainable]
         found[phase.name] = target, [tf.convert_to_tensor(g) for g in tape.gradient(target, variables)]

@@ -57,7 +57,7 @@ def test_samples_are_drawn_in_the_dtype_and_returned_in_float32():
             return {"image": image}
 
     task = Draws(rng=None)
-    image = make_sampler(task, 0, 3, door=Precision("bfloat16").door("sample", {}))()["image"]
+    image = make_sampler(task, 0, 3, narrowing=Precision("bfloat16").narrowing("sample", {}))()["image"]
     assert (seen, image.dtype) == ([tf.bfloat16], tf.float32)
     wide = make_sampler(task, 0, 3)()["image"]
     assert np.array_equal(image, tf.cast(tf.cast(wide, tf.bfloat16), tf.float32))
@@ -86,7 +86,7 @@ def test_norms_are_those_of_the_narrow_step(tmp_path):
     trainer = make(tmp_path, hooks=[hook], **{**NARROW, "steps": 10})
     train(trainer)
     step = hook._watch._step
-    assert [plan.door.dtype for plan in step.plans] == [tf.bfloat16]
+    assert [plan.narrowing.dtype for plan in step.plans] == [tf.bfloat16]
 
 
 class Mixes(Line):

@@ -63,7 +63,7 @@ def serve(task, say):
 
 
 def reconstruct(task, say):
-    experiment = SimpleNamespace(shown_source=point_source(), seed=0, door=lambda *_: AS_GIVEN)
+    experiment = SimpleNamespace(shown_source=point_source(), seed=0, narrowing=lambda *_: AS_GIVEN)
     averaged, telemetry = SimpleNamespace(task=task), SimpleNamespace(note=say)
     Reconstructions().check(SimpleNamespace(experiment=experiment, averaged=averaged, telemetry=telemetry))
 

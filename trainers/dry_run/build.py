@@ -167,7 +167,7 @@ class DryBuild:
             chunk = make_chunk(step, spec, progress, take).get_concrete_function()
         figures = self.paper.figures(assembly, step, chunk)
         precision, batches = Precision(self.settings.precision), map(self._batch_to_evaluate, self.evaluated)
-        found = [self.paper.of_evaluation(assembly.task, x, precision.door(EVALUATE, x)) for x in batches]
+        found = [self.paper.of_evaluation(assembly.task, x, precision.narrowing(EVALUATE, x)) for x in batches]
         return dataclasses.replace(figures, evaluation=functools.reduce(operator.or_, found, Counter()))
 
     def _chunk_spec(self, *, as_kept: bool = False) -> Spec:

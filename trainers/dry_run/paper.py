@@ -12,7 +12,7 @@ from core.estimate import Figures, laid_out, lay_out_variables, of_evaluation, o
 from core.parallel.mesh import MeshPlan
 from core.parallel.mesh.checks import check_on_mesh, check_slots_on_mesh
 from core.parallel.mesh.outputs import lay_out_outputs
-from core.precision import Door
+from core.precision import Narrowing
 from core.task import Placement, Task
 
 
@@ -65,9 +65,9 @@ class Paper:
         """Measures a traced chunk of steps."""
         return on_replicas(assembly, step, chunk)
 
-    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec], door: Door) -> Counter[str]:
+    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec], narrowing: Narrowing) -> Counter[str]:
         """Measures the evaluation of a batch."""
-        return of_evaluation(task, batch, door)
+        return of_evaluation(task, batch, narrowing)
 
 
 class MeshPaper(Paper):
@@ -119,7 +119,7 @@ class MeshPaper(Paper):
         """Measures a chunk as partitioned for the mesh."""
         return on_mesh(assembly, chunk, self.plan)
 
-    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec], door: Door) -> Counter[str]:
+    def of_evaluation(self, task: Task, batch: Mapping[str, tf.TensorSpec], narrowing: Narrowing) -> Counter[str]:
         """Returns nothing: evaluations on a mesh aren't estimated."""
         return Counter()
 

@@ -70,11 +70,11 @@ class Evaluator:
     def _make_sums(self, experiment: Experiment, element: Any) -> ChunkSums:
         """Traces the evaluation; raises an error if its metrics would depend on the batch size."""
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
-        door = experiment.door(EVALUATE, any_rows)
+        narrowing = experiment.narrowing(EVALUATE, any_rows)
         replicas, evaluate = self.exchange.replicas, self.task.evaluate
         held = paths_by_id({**experiment.variables, **named_variables(self.task)})
         spec = describe_loss(
-            lambda batch, _: evaluate(batch), any_rows, EVALUATE, replicas=replicas, held=held, door=door
+            lambda batch, _: evaluate(batch), any_rows, EVALUATE, replicas=replicas, held=held, narrowing=narrowing
         )
         for layer in spec.access.averages.values():
             raise ConfigurationError(
@@ -85,7 +85,7 @@ class Evaluator:
         together = replicas > 1 and spec.access.mixes
         if replicas > 1 and not together and any(phase.mixes_rows for phase in experiment.assembly.phases):
             some = tf.range(min(4, len(self.source)), dtype=tf.int64)
-            refuse_mixed_rows(functools.partial(door.call, evaluate), self.source.gather(some))
+            refuse_mixed_rows(functools.partial(narrowing.call, evaluate), self.source.gather(some))
         return ChunkSums(
             self.task,
             spec,
@@ -93,7 +93,7 @@ class Evaluator:
             self.exchange,
             self._chunks,
             element,
-            door=door,
+            narrowing=narrowing,
             together=together,
             batch_rows=self._global_batch_size,
             last_rows=self._last_rows,

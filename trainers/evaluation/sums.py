@@ -11,7 +11,7 @@ from core.distribution.exchange import Exchange
 from core.distribution.ledger import FIGURES
 from core.distribution.shared_rows import mixing_unlike
 from core.engine.inspect_phase import LossSpec
-from core.precision import Door
+from core.precision import Narrowing
 from core.task import Batch, Task
 from core.task.loss import Sums, checked, weighted_sums
 from core.tracing import traced_for_each
@@ -33,12 +33,12 @@ class ChunkSums:
         chunks: PerReplica,
         element: tuple[Mapping[str, tf.TensorSpec], tf.TensorSpec],
         *,
-        door: Door,
+        narrowing: Narrowing,
         together: bool,
         batch_rows: int,
         last_rows: int,
     ):
-        self.door = door
+        self.narrowing = narrowing
         self.task, self.spec, self.backend, self.exchange = task, spec, backend, exchange
         self._element, self._together, self._batch_rows, self._last_rows = element, together, batch_rows, last_rows
         signature = (*chunks.element_spec, tf.type_spec_from_value(backend.handed(tf.constant(0))))
@@ -69,7 +69,7 @@ class ChunkSums:
     def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Returns the weighted sums of `evaluate(batch)`; the functions for chunks call this while they are traced."""
         first = next(iter(batch.values()))
-        loss = checked(self.door.call(self.task.evaluate, batch), "evaluate", first.shape[0])
+        loss = checked(self.narrowing.call(self.task.evaluate, batch), "evaluate", first.shape[0])
         rows = tf.shape(first)[0]
         tf.debugging.assert_equal(tf.shape(loss.per_example)[0], rows, WRONG_ROWS)
         return weighted_sums(loss)[1]

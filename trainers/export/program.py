@@ -94,7 +94,7 @@ class Program:
 
     def _narrowly(self, served: Served, batch: Batch) -> Batch:
         """Computes in the task's precision; inputs and outputs keep the types of the signature."""
-        made: Batch = self.precision.door(SERVE, served.inputs).call(served, batch)
+        made: Batch = self.precision.narrowing(SERVE, served.inputs).call(served, batch)
         return made
 
     def _served_by(self, task: Task) -> dict[str, Served]:

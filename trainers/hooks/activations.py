@@ -89,7 +89,7 @@ class Activations(Hook):
 
     def _looking(self, run: Run, source: Source) -> Any:
         """Returns a `tf.function` that calls the task's `evaluate(batch)` and returns the metrics by name."""
-        task, door = run.averaged.task, run.experiment.door(EVALUATE, source.spec)
+        task, narrowing = run.averaged.task, run.experiment.narrowing(EVALUATE, source.spec)
 
         @tf.function(autograph=False)
         def look(batch: Batch) -> dict[str, tf.Tensor]:
@@ -101,7 +101,7 @@ class Activations(Hook):
                     found.update({key: value for key, value in _statistics(name, x).items() if key not in found})
 
             with overheard(task, self.paths, hear):
-                door.call(task.evaluate, batch)
+                narrowing.call(task.evaluate, batch)
             return found
 
         return look

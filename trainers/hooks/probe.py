@@ -59,7 +59,7 @@ class LinearProbe(Hook):
         if not is_chief():
             return
         train, held_out = (_checked(source) for source in (run.experiment.train_source, run.experiment.eval_source))
-        door = run.experiment.door(EVALUATE, train.spec)
+        narrowing = run.experiment.narrowing(EVALUATE, train.spec)
         target, truth = (_gathered(source, lambda batch: batch["label"]) for source in (train, held_out))
         draws = [_draw(target, self.labels, run.experiment.seed + i) for i in range(DRAWS)]
 
@@ -72,7 +72,7 @@ class LinearProbe(Hook):
             return _gathered(train, fn), _gathered(held_out, fn)
 
         def features_of(task: Task) -> tuple[Array, Array]:
-            return made(lambda batch: door.call(_features_of(task), batch))
+            return made(lambda batch: narrowing.call(_features_of(task), batch))
 
         if not self._baselines:
             pixels = made(lambda batch: tf.reshape(batch["image"], [tf.shape(batch["image"])[0], -1]))

@@ -62,14 +62,14 @@ class Reconstructions(Hook):
                 '`{"image": ..., "reconstructed": ...}`. Remove the hook `Reconstructions`, or train a `Vae`.'
             )
         source = run.experiment.shown_source
-        door = run.experiment.door(SAMPLE, source.spec)
+        narrowing = run.experiment.narrowing(SAMPLE, source.spec)
         indices = tf.range(min(self.count, len(source)), dtype=tf.int64)
 
         @tf.function(autograph=False)
         def reconstruct() -> Batch:
             batch = source.gather(indices)
             say = run.telemetry.note
-            made: Batch = inspected(task, "`reconstruct`", lambda: door.call(task.reconstruct, batch), say=say)
+            made: Batch = inspected(task, "`reconstruct`", lambda: narrowing.call(task.reconstruct, batch), say=say)
             return made
 
         with explained(source):

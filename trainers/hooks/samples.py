@@ -20,7 +20,7 @@ from core.arguments import is_size
 from core.cluster import is_chief
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, shown
-from core.precision import AS_GIVEN, SAMPLE, Door
+from core.precision import AS_GIVEN, SAMPLE, Narrowing
 from core.random import Rng
 from core.task import Task
 from trainers.hooks.base import Hook, Run, keep_sample
@@ -117,12 +117,16 @@ class Quality(Hook):
 
 def _sampler_of(run: Run, count: int) -> Sampler:
     return make_sampler(
-        run.averaged.task, run.experiment.seed, count, door=run.experiment.door(SAMPLE), say=run.telemetry.note
+        run.averaged.task,
+        run.experiment.seed,
+        count,
+        narrowing=run.experiment.narrowing(SAMPLE),
+        say=run.telemetry.note,
     )
 
 
 def make_sampler(
-    task: Task, seed: int, count: int, *, door: Door = AS_GIVEN, say: Callable[[str], object] = print
+    task: Task, seed: int, count: int, *, narrowing: Narrowing = AS_GIVEN, say: Callable[[str], object] = print
 ) -> Sampler:
     """Returns a function that draws `count` samples, with the same random numbers each time.
 
@@ -133,8 +137,8 @@ def make_sampler(
 
     @tf.function(autograph=False)
     def sample() -> Mapping[str, tf.Tensor]:
-        rng = Rng.from_seed(seed).fold("samples")._replace(num_rows=count, dtype=door.dtype)
-        sampled = lambda: door.call(lambda _: task.sample(rng, count), {})  # noqa: E731
+        rng = Rng.from_seed(seed).fold("samples")._replace(num_rows=count, dtype=narrowing.dtype)
+        sampled = lambda: narrowing.call(lambda _: task.sample(rng, count), {})  # noqa: E731
         made: Any = inspected(task, "`sample`", sampled, say=say, rng=rng)
         if not isinstance(made, Mapping) or "image" not in made:
             found = f"{shown(sorted(made))}, without `image`" if isinstance(made, Mapping) else shown(made)

@@ -19,7 +19,7 @@ from core.cluster import is_chief
 from core.data import Examples
 from core.engine.inspect_use import inspected
 from core.errors import ConfigurationError, NotFiniteError, shown
-from core.precision import AS_GIVEN, SAMPLE, Door
+from core.precision import AS_GIVEN, SAMPLE, Narrowing
 from core.random import Rng
 from core.task import Task
 from trainers.hooks.base import Hook, Run, keep_sample
@@ -62,8 +62,8 @@ class Texts(Hook):
 
     def _writer(self, run: Run) -> Writer:
         task, experiment = run.averaged.task, run.experiment
-        source, door = experiment.train_source, experiment.door(SAMPLE)
-        return make_writer(task, source, self.prompts, experiment.seed, door=door, say=run.telemetry.note)
+        source, narrowing = experiment.train_source, experiment.narrowing(SAMPLE)
+        return make_writer(task, source, self.prompts, experiment.seed, narrowing=narrowing, say=run.telemetry.note)
 
 
 def check_writes(task: Task) -> None:
@@ -81,7 +81,7 @@ def make_writer(
     prompts: Sequence[str],
     seed: int,
     *,
-    door: Door = AS_GIVEN,
+    narrowing: Narrowing = AS_GIVEN,
     say: Callable[[str], object] = print,
 ) -> Writer:
     """Returns a function that continues each prompt, with the same random numbers each time.
@@ -98,13 +98,13 @@ def make_writer(
     end, vocabulary = tokenizer.end, tokenizer.vocabulary
     encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
     rows, longest = min(len(encoded), TOGETHER), max(map(len, encoded))
-    rng = Rng.from_seed(seed).fold("texts")._replace(dtype=door.dtype)
+    rng = Rng.from_seed(seed).fold("texts")._replace(dtype=narrowing.dtype)
 
     @tf.function(autograph=False)
     def write(first: tf.Tensor, prompts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         rows_of = rng._replace(first_row=first)
         written = functools.partial(task.write, rows_of, prompts, lengths, end=end, vocabulary=vocabulary)
-        with door.open():
+        with narrowing.computing():
             made: tf.Tensor = inspected(task, "`write`", written, say=say, rng=rng)
         return made
 

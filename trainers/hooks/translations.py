@@ -75,13 +75,13 @@ class Translations(Hook):
     def _translator(self, run: Run) -> Callable[[tf.Tensor], Batch]:
         """Traces a function that translates the examples with given indices, and returns it without calling it."""
         source, task = self._source(run), checked_translation(run.averaged.task)
-        door = run.experiment.door(SAMPLE, source.spec)
+        narrowing = run.experiment.narrowing(SAMPLE, source.spec)
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
         def translate(indices: tf.Tensor) -> Batch:
             batch = source.gather(indices)
             a, _ = task.held_out(batch)
-            made = lambda: door.call(lambda batch: task.translate(batch["a"]), {"a": a})  # noqa: E731
+            made = lambda: narrowing.call(lambda batch: task.translate(batch["a"]), {"a": a})  # noqa: E731
             translated = inspected(task, "`translate`", made, say=run.telemetry.note)
             labels = {"label": batch["label"]} if self.judge else {}
             return {"a": a, "translated": translated, **labels}

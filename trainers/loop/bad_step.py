@@ -86,13 +86,13 @@ def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
         rng = train_step.rng_of(phase, index)
         mine = cut({key: values[key] for key in plan.reads}, plan.microbatches)
         if isinstance(phase, Compute):
-            values |= cut(compute(phase.outputs, mine, rng, name=phase.name, door=plan.door), microbatches)
+            values |= cut(compute(phase.outputs, mine, rng, name=phase.name, narrowing=plan.narrowing), microbatches)
             continue
         # The gradients of an update that goes on through another phase show in what they were added to.
         variables = phase.variables() if plan.through is None else {}
         loss_scale = train_step.loss_scales.get(phase.name)
         accumulated, outputs = accumulate_gradients(
-            phase.loss, variables, mine, rng, name=phase.name, precision=plan.door, loss_scale=loss_scale
+            phase.loss, variables, mine, rng, name=phase.name, precision=plan.narrowing, loss_scale=loss_scale
         )
         if accumulated.sums["weight"] < 0.0:
             return f"the weights of phase `{phase.name}` add up to {float(accumulated.sums['weight'])}; a weight counts"

@@ -42,9 +42,9 @@ def run(session: Session) -> int:
         return _write(trainer, [prompt for prompt in session.flags.prompt for _ in range(each)], folder)
     if session.flags.images:
         return _translate(trainer, Path(session.flags.images), folder / "translated")
-    count, door = session.flags.samples, trainer.experiment.door(SAMPLE)
+    count, narrowing = session.flags.samples, trainer.experiment.narrowing(SAMPLE)
     task = trainer.averaged.task
-    image = make_sampler(task, trainer.experiment.seed, count, door=door)()["image"]
+    image = make_sampler(task, trainer.experiment.seed, count, narrowing=narrowing)()["image"]
     bad = int(tf.reduce_sum(tf.cast(tf.reduce_any(~tf.math.is_finite(image), axis=[1, 2, 3]), tf.int32)))
     if bad:
         raise NotFiniteError(
@@ -64,7 +64,7 @@ def run(session: Session) -> int:
 def _write(trainer: Trainer, prompts: Sequence[str], folder: Path) -> int:
     experiment = trainer.experiment
     write = make_writer(
-        trainer.averaged.task, experiment.train_source, prompts, experiment.seed, door=experiment.door(SAMPLE)
+        trainer.averaged.task, experiment.train_source, prompts, experiment.seed, narrowing=experiment.narrowing(SAMPLE)
     )
     texts = write()
     folder.mkdir(exist_ok=True)
@@ -81,12 +81,12 @@ def _translate(trainer: Trainer, images: Path, folder: Path) -> int:
     # Held-out images have the size of the networks' inputs; training images may be larger, for cropping.
     known = trainer.experiment.shown_source
     check_feature(known, "a")
-    door = trainer.experiment.door(SAMPLE, known.spec)
+    narrowing = trainer.experiment.narrowing(SAMPLE, known.spec)
     source = image_folder(str(images), size=known.spec["a"].shape[0])
 
     @tf.function(autograph=False)
     def translate(image: tf.Tensor) -> tf.Tensor:
-        translated = lambda: door.call(lambda batch: task.translate(batch["a"]), {"a": image})  # noqa: E731
+        translated = lambda: narrowing.call(lambda batch: task.translate(batch["a"]), {"a": image})  # noqa: E731
         return inspected(task, "`translate`", translated, say=print)
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def run(session: Session) -> int:
 
 def _said(plan: Plan) -> str:
     """Says what the phase computes in, if that isn't float32."""
-    return "" if plan.door.dtype == tf.float32 else f" in {plan.door.dtype.name}"
+    return "" if plan.narrowing.dtype == tf.float32 else f" in {plan.narrowing.dtype.name}"
 
 
 def _where(row: Standing, assembly: Assembly) -> str:

@@ -10,7 +10,7 @@ from core.engine.apply_update import write_update
 from core.engine.inspect_phase import untraced
 from core.engine.layout import Placed, cut, shape_of
 from core.engine.plan import Plan
-from core.precision import AS_GIVEN, Door
+from core.precision import AS_GIVEN, Narrowing
 from core.random import Rng
 from core.task import Batch, Compute, Update
 from core.task.loss import GRADIENT_NORM
@@ -46,7 +46,7 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
             kept, found = kept or found, None
         elif isinstance(phase, Compute):
             with trail.following():
-                outputs = compute(phase.outputs, mine, rng, name=phase.name, door=plan.door)
+                outputs = compute(phase.outputs, mine, rng, name=phase.name, narrowing=plan.narrowing)
         elif plan.through is not None:
             found, outputs = _through(train_step, plan, values, index, trail)
         else:
@@ -63,7 +63,7 @@ def _update(
     loss_scale = train_step.loss_scales.get(plan.name)
     with trail.following():
         accumulated, outputs = accumulate_gradients(
-            phase.loss, phase.variables(), mine, rng, name=phase.name, precision=plan.door, loss_scale=loss_scale
+            phase.loss, phase.variables(), mine, rng, name=phase.name, precision=plan.narrowing, loss_scale=loss_scale
         )
     if less := _less_than_nothing(accumulated.sums):
         return _found(plan, mine, less, None), outputs
@@ -76,7 +76,7 @@ def _update(
     bad = {name: x for name, x in bad.items() if not is_finite(x)}
     if bad:
         origin = trail.origin(bad.values())
-        rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng, plan.door)
+        rows = _rows_made(origin, mine) if phase.mixes_rows else guilty_rows(phase, mine, rng, plan.narrowing)
         return _found(plan, mine, list(bad), origin, rows), outputs
     well = tf.constant(True)
     with trail.following():
@@ -158,7 +158,7 @@ def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     return x.values if isinstance(x, tf.IndexedSlices) else x
 
 
-def guilty_rows(phase: Update, values: Batch, rng: Rng, door: Door = AS_GIVEN) -> list[int]:
+def guilty_rows(phase: Update, values: Batch, rng: Rng, narrowing: Narrowing = AS_GIVEN) -> list[int]:
     """Returns the first rows with a non-finite loss or gradient; `values` are [microbatches, rows, ...].
 
     Searches by bisection: each half that isn't finite is split again, so few bad rows take few calls. Each row keeps
@@ -172,7 +172,9 @@ def guilty_rows(phase: Update, values: Batch, rng: Rng, door: Door = AS_GIVEN) -
         mine = rng._replace(first_row=first, num_rows=end - first)
         # Tracing a function for each number of rows would take longer than calling it eagerly.
         with untraced(), functions_run_eagerly():
-            made, _ = accumulate_gradients(phase.loss, phase.variables(), part, mine, name=phase.name, precision=door)
+            made, _ = accumulate_gradients(
+                phase.loss, phase.variables(), part, mine, name=phase.name, precision=narrowing
+            )
         return not all(map(is_finite, tf.nest.flatten([made.sums["loss"], made.gradients], expand_composites=True)))
 
     def search(first: int, end: int) -> Iterator[int]:
