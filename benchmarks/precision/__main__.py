@@ -112,16 +112,16 @@ def speeds(name: str, programs: Sequence[str], pairs: int) -> Table:
 def lay_out(name: str, folder: Path) -> None:
     """Writes the data and the initial weights that all programs read."""
     from benchmarks.peers.laid_out import by_plain_name, save
-    from benchmarks.peers.works import tokens
+    from benchmarks.peers.works import Arrays, tokens
     from benchmarks.precision.ours import make_experiment
 
     work, random = WORKS[name], np.random.RandomState(0)
     if work.sizes:
         rows = 8 * work.batch
         images = random.normal(size=[rows, work.sizes[0]]).astype(np.float32)
-        arrays = {"image": images, "label": random.randint(0, work.sizes[-1], rows).astype(np.int32)}
+        arrays: Arrays = {"image": images, "label": random.randint(0, work.sizes[-1], rows).astype(np.int32)}
     else:
-        arrays = dict(tokens(32 * work.batch, work.context, work.vocabulary))
+        arrays = tokens(32 * work.batch, work.context, work.vocabulary)
     save(folder / "data.npz", arrays)
     save(folder / "weights.npz", by_plain_name(make_experiment(name, arrays).task.parameters()))
 

@@ -24,12 +24,13 @@ def rows(configurations: list[str], *, steps: int, seeds: int) -> Iterator[tuple
             for dtype in ("float32", "bfloat16")
         }
         for key in found["float32"][0]:
-            yield name, key, *([each[key] for each in found[dtype]] for dtype in ("float32", "bfloat16"))
+            wide, narrow = ([each[key] for each in found[dtype]] for dtype in ("float32", "bfloat16"))
+            yield name, key, wide, narrow
 
 
 def losses(name: str, precision: str, *, steps: int, seed: int) -> dict[str, float]:
     """Trains a configuration in a new process; returns the mean training losses of the last steps."""
-    bindings = {
+    bindings: dict[str, object] = {
         "Experiment.seed": seed,
         "Trainer.steps": steps,
         "Trainer.log_every": MEAN_OF,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.works import Arrays
 from benchmarks.precision.works import WORKS
 from core.data import ArraySource
 from core.optimizers import adam
@@ -22,7 +23,7 @@ from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
 
-def make_experiment(name: str, arrays: dict[str, Any]) -> Experiment:
+def make_experiment(name: str, arrays: Arrays) -> Experiment:
     """Makes the work's experiment on one device."""
     work = WORKS[name]
 
