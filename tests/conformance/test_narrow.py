@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.util import _pywrap_util_port
 
 from core import layers, metrics
 from core.losses import adversarial
@@ -87,6 +88,15 @@ def off_by(found: tf.Tensor, exact: tf.Tensor, dtype: tf.DType, least: float = 0
     return np.inf if np.isnan(error) else error
 
 
+def allowed(row: Row, dtype: tf.DType) -> float:
+    """Returns the bound of a row's errors, in roundings of `dtype`."""
+    if dtype != tf.bfloat16 or _pywrap_util_port.IsMklEnabled():
+        return row.roundings
+    # Without oneDNN, TensorFlow's matrix products truncate to bfloat16: up to two roundings for one. All truncated
+    # gradients of scores are too small, which the sum over keys in a query's gradient doesn't average.
+    return 32.0 if row.case == "many keys" else 1.5 * row.roundings
+
+
 def test_only_embedding_reads_no_floats() -> None:
     assert {row.part for row in ROWS_OF_LAYERS} - {row.part for row in READ_FLOATS} == {"Embedding"}
 
@@ -97,9 +107,9 @@ def test_computes_in_its_inputs_dtype_from_float32_variables(row: Row, dtype: tf
     both = Both(row, row.example(dtype=dtype), dtype)
     both.check_dtypes(dtype)
     for y, exact in zip(both.ys, both.exact_ys, strict=True):
-        assert off_by(y, exact, dtype, 1.0) <= row.roundings
+        assert off_by(y, exact, dtype, 1.0) <= allowed(row, dtype)
     for gradient, exact in zip(both.gradients, both.exact_gradients, strict=True):
-        assert off_by(gradient, exact, dtype, 1.0) <= row.roundings
+        assert off_by(gradient, exact, dtype, 1.0) <= allowed(row, dtype)
 
 
 def scaled(row: Row, dtype: tf.DType, kind: str) -> list[tf.Tensor]:
@@ -108,8 +118,10 @@ def scaled(row: Row, dtype: tf.DType, kind: str) -> list[tf.Tensor]:
     for x in row.example(dtype=dtype):
         if x.dtype.is_floating:
             signs = np.sign(rng.normal(size=x.shape))
+            # Below, not the lowest number itself: that pads the input of `MaxPool`.
+            most = np.where(signs > 0.0, 65504.0, 65472.0)
             values = {
-                "largest": signs * np.where(rng.random(x.shape) < 0.5, 65504.0, 1.0),
+                "largest": signs * np.where(rng.random(x.shape) < 0.5, most, 1.0),
                 "subnormal": signs * SMALLEST[tf.float16] * rng.integers(0, 5, x.shape),
                 "zero": 0.0 * signs,
             }[kind]
@@ -132,10 +144,10 @@ def test_extreme_inputs_give_what_float64_gives_if_the_dtype_has_it(row: Row, ki
     # Products of large inputs may cancel, and a rounding of each remains.
     largest = 65504.0 if kind == "largest" else 0.0
     for y, exact in zip(both.ys, both.exact_ys, strict=True):
-        assert off_by(y, exact, dtype, largest) <= row.roundings
+        assert off_by(y, exact, dtype, largest) <= allowed(row, dtype)
     for source, gradient, exact in zip(both.reached, both.gradients, both.exact_gradients, strict=True):
         least = largest if isinstance(source, tf.Variable) else 0.0
-        assert off_by(gradient, exact, dtype, least) <= row.roundings
+        assert off_by(gradient, exact, dtype, least) <= allowed(row, dtype)
 
 
 @pytest.mark.long
@@ -165,13 +177,13 @@ def test_sums_of_many_terms_are_those_of_float64(row: Row, dtype: tf.DType) -> N
     both = Both(row, row.example(dtype=dtype), dtype, positive=True)
     both.check_dtypes(dtype)
     for y, exact in zip(both.ys, both.exact_ys, strict=True):
-        assert off_by(y, exact, dtype) <= row.roundings
+        assert off_by(y, exact, dtype) <= allowed(row, dtype)
     pairs = zip(both.reached, both.gradients, both.exact_gradients, strict=True)
     # A scale's gradient is the difference of sums as large as the offset's.
     most = max([float(tf.reduce_max(tf.abs(z))) for x, _, z in pairs if isinstance(x, tf.Variable)], default=0.0)
     for source, gradient, exact in zip(both.reached, both.gradients, both.exact_gradients, strict=True):
         least = most if isinstance(source, tf.Variable) else 0.0
-        assert off_by(gradient, exact, dtype, least) <= row.roundings
+        assert off_by(gradient, exact, dtype, least) <= allowed(row, dtype)
 
 
 @every_dtype
@@ -209,7 +221,7 @@ def test_loss_is_that_of_float64(row: Row, kind: str, dtype: tf.DType) -> None:
     assert battery.distance(both.ys[0], both.exact_ys[0]) <= row.tolerance
     for source, gradient, exact in zip(both.reached, both.gradients, both.exact_gradients, strict=True):
         assert gradient.dtype == source.dtype
-        assert off_by(gradient, exact, dtype) <= row.roundings
+        assert off_by(gradient, exact, dtype) <= allowed(row, dtype)
 
 
 @pytest.mark.long
@@ -236,7 +248,7 @@ def test_loss_of_many_terms_is_that_of_float64(row: Row, dtype: tf.DType) -> Non
     assert both.ys[0].dtype == tf.float32
     assert battery.distance(both.ys[0], both.exact_ys[0]) <= 2e-6
     for gradient, exact in zip(both.gradients, both.exact_gradients, strict=True):
-        assert off_by(gradient, exact, dtype) <= row.roundings
+        assert off_by(gradient, exact, dtype) <= allowed(row, dtype)
 
 
 @every_dtype
