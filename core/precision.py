@@ -1,7 +1,7 @@
 """The dtype in which a phase computes: the casts of its inputs, before a step function is called.
 
 A step function computes in the dtype of its inputs and of its `rng`'s draws: layers cast float32 variables to it.
-What makes floats from integers alone, `Embedding` and `Rng.from_seed`, reads `compute_dtype()`.
+`Embedding` and `Rng.from_seed` make floats from integers alone, and read `compute_dtype()`.
 
     >>> narrowing = Narrowing(tf.bfloat16, {"image": tf.bfloat16})
     >>> with narrowing.computing():
@@ -33,7 +33,7 @@ def compute_dtype() -> tf.DType:
 
 
 class Narrowing(NamedTuple):
-    """What a phase computes in, and the casts of its inputs."""
+    """The dtype in which a phase computes, and the casts of its inputs."""
 
     dtype: tf.DType = tf.float32
     casts: Mapping[str, tf.DType] = {}  # by key of the batch

@@ -82,7 +82,7 @@ class Accumulated:
         """Returns the gradients of the weighted mean loss; zeros if the total weight is 0."""
         gradients = self.gradients
         if self.factor is not None:
-            # Of float16 parameters too: divided in float16, gradients would underflow after all.
+            # Gradients of float16 parameters, too: divided in float16, they would underflow.
             gradients = _times(widened(gradients), 1.0 / self.factor)
         return gradients if self.divided else _times(gradients, tf.math.divide_no_nan(1.0, self.sums["weight"]))
 

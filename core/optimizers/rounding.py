@@ -48,7 +48,7 @@ def to_codes(x: tf.Tensor, noise: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor
     """
     blocks, bits = _in_blocks(x), _BITS[dtype]
     size = tf.abs(blocks)
-    # Of the bits: NaN is the largest there, and a maximum of floats may drop it under XLA.
+    # A maximum of the bits: there NaN is the largest, while a maximum of floats may drop it under XLA.
     scales = tf.bitcast(tf.reduce_max(tf.bitcast(size, tf.int32), axis=1), tf.float32)
     z = tf.math.divide_no_nan(size, scales[:, tf.newaxis]) * (8.0**bits - 1.0) + 1.0
     exponent = tf.bitwise.right_shift(tf.bitcast(z, tf.int32), 23) - 127
