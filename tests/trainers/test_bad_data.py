@@ -112,7 +112,7 @@ def test_step_that_fails_otherwise_when_repeated_is_still_not_finite(tmp_path):
             return Loss(super().loss(batch, rng).per_example * np.inf)
 
     trainer = make(tmp_path, task=lambda *, rng: Traced(rng=rng), source=points(), **ONE_STEP)
-    with pytest.raises(NotFiniteError, match=r"step 0 is not finite.*ended in KeyError: 'eager'"):
+    with pytest.raises(NotFiniteError, match=r"step 0 is not finite.*failed: KeyError: 'eager'"):
         train(trainer)
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from core.data import ArraySource
 from core.disk import remove_unfinished_folders
 from core.errors import CheckpointError, ConfigurationError, NoRoomError
+from core.precision import FLOAT32
 from core.task import Served
 from trainers.export import alone, compare, folder
 from trainers.export.compare import Difference, Examples, computed_alone, differences, examples_of
@@ -86,8 +87,9 @@ def test_full_disk_where_tensorflow_writes(message, error, says, tmp_path, monke
         raise tf.errors.UnknownError(None, None, message)
 
     monkeypatch.setattr(folder, "examples_of", fail)
+    program = SimpleNamespace(precision=FLOAT32)
     with pytest.raises(error, match=says):
-        write_export(tmp_path / "made", None, None, SimpleNamespace(weights="float32"), {})
+        write_export(tmp_path / "made", program, None, SimpleNamespace(weights="float32"), {})
     assert not list(tmp_path.iterdir())
 
 
@@ -100,7 +102,7 @@ def test_export_that_computes_something_else_is_not_put_in_place(tmp_path, monke
     monkeypatch.setattr(folder, "examples_of", lambda *_, **__: examples)
     monkeypatch.setattr(folder, "write", lambda kind, program, temporary, **_: temporary / "model")
     monkeypatch.setattr(folder, "computed_alone", computed)
-    program = SimpleNamespace(served={"f": Served(dict, {})})
+    program = SimpleNamespace(served={"f": Served(dict, {})}, precision=FLOAT32)
     asked = SimpleNamespace(weights="float32", formats=["saved_model"])
     with pytest.raises(CheckpointError, match=r"`y` of `f`.* 0\.05 of .*random numbers.*Nothing was put in place"):
         write_export(tmp_path / "made", program, None, asked, {})
@@ -115,8 +117,9 @@ def test_leftovers_of_a_killed_export_alone_are_removed(tmp_path, monkeypatch):
         (tmp_path / name / "saved_model").mkdir(parents=True)
     (tmp_path / f".file.{gone.pid}.tmp").write_text("")
     monkeypatch.setattr(folder, "examples_of", lambda *_, **__: 1 / 0)
+    program = SimpleNamespace(precision=FLOAT32)
     with pytest.raises(ZeroDivisionError):
-        write_export(tmp_path / "made", None, None, SimpleNamespace(weights="float32"), {})
+        write_export(tmp_path / "made", program, None, SimpleNamespace(weights="float32"), {})
     assert {path.name for path in tmp_path.iterdir()} == {*mine[1:], f".file.{gone.pid}.tmp"}
     remove_unfinished_folders(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {mine[1], mine[3], f".file.{gone.pid}.tmp"}

@@ -128,6 +128,6 @@ def test_mode_refuses_a_strategy_by_what_it_can_not_do(tmp_path):
     own = gin(tmp_path, "import my_strategy\nExperiment.strategy = @recorded()\n")
     done = run(*SHORT, own, "--mode=diagnose", cwd=tmp_path)
     assert done.returncode == 2
-    assert "and not those by a record" in done.stderr
+    assert "by a record they don't" in done.stderr
     done = run(*SHORT, own, "--gin_param=Trainer.compile = 'xla'", cwd=tmp_path)
     assert (done.returncode, "which can't be recorded" in done.stderr) == (2, True)

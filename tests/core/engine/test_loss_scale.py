@@ -320,7 +320,7 @@ def test_a_scale_changes_no_bit_on_a_mesh():
 
 
 def test_local_steps_are_refused():
-    with pytest.raises(ConfigurationError, match=r"phase `net` computes in float16 .* by `Trainer.local_steps` they"):
+    with pytest.raises(ConfigurationError, match=r"phase `net` computes in float16 .* with `Trainer.local_steps` they"):
         Training(toys.Line, 2, local_steps=2, precision="float16")
 
 
