@@ -57,7 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--works", default=",".join(WORKS), help="of %(default)s (default: all)")
     parser.add_argument("--programs", default=",".join(PROGRAMS), help="of %(default)s (default: all)")
     parser.add_argument("--pairs", type=int, default=9, help="rounds of interleaved runs (default: 9)")
-    parser.add_argument("--losses", action="store_true", help="also compare losses, which takes some ten minutes")
+    parser.add_argument(
+        "--losses",
+        nargs="?",
+        const=",".join(losses.CONFIGURATIONS),
+        default="",
+        help="also compare losses, of %(const)s (default: none; without a value: all, some ten minutes)",
+    )
     parser.add_argument("--steps", type=int, default=300, help="of each training for its loss (default: 300)")
     parser.add_argument("--seeds", type=int, default=3, help="of each training for its loss (default: 3)")
     flags = parser.parse_args(arguments)
@@ -68,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{about['cores']} cores of {about['processor']}, TensorFlow {about['tensorflow']}: {instructions()}")
     for name in flags.works.split(",") if flags.works else ():
         console.print(speeds(name, flags.programs.split(","), flags.pairs))
-    return int(flags.losses and not compare_losses(console, steps=flags.steps, seeds=flags.seeds))
+    compared = flags.losses.split(",") if flags.losses else []
+    return int(bool(compared) and not compare_losses(compared, console, steps=flags.steps, seeds=flags.seeds))
 
 
 def instructions() -> str:
@@ -126,16 +133,17 @@ def lay_out(name: str, folder: Path) -> None:
     save(folder / "weights.npz", by_plain_name(make_experiment(name, arrays).task.parameters()))
 
 
-def compare_losses(console: Console, *, steps: int, seeds: int) -> bool:
-    """Prints the table of losses; returns whether all differ by at most `losses.ALLOWED`."""
+def compare_losses(configurations: Sequence[str], console: Console, *, steps: int, seeds: int) -> bool:
+    """Prints a line for each loss, and their table; returns whether all differ by at most `losses.ALLOWED`."""
     table = Table(
         "configuration", "loss", "float32", "seeds", "bfloat16", "seeds", "difference",
         title=f"mean training loss of the last {losses.MEAN_OF} of {steps} steps",
     )  # fmt: skip
     close = True
-    for name, key, wide, narrow in losses.rows(list(losses.CONFIGURATIONS), steps=steps, seeds=seeds):
+    for name, key, wide, narrow in losses.rows(configurations, steps=steps, seeds=seeds):
         apart = losses.difference(wide, narrow)
         close &= abs(apart) <= losses.ALLOWED
+        print(f"{name}, {key}: {apart:+.2%} in bfloat16", flush=True)
         cells = [cell for x in (wide, narrow) for cell in (f"{np.mean(x):.4f}", f"{min(x):.4f} to {max(x):.4f}")]
         table.add_row(name, key, *cells, f"{apart:+.2%}")
     console.print(table)

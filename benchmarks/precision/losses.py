@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,9 @@ MEAN_OF = 100  # steps, the last ones
 ALLOWED = 0.01  # relative difference of the mean over the seeds
 
 
-def rows(configurations: list[str], *, steps: int, seeds: int) -> Iterator[tuple[str, str, list[float], list[float]]]:
+def rows(
+    configurations: Sequence[str], *, steps: int, seeds: int
+) -> Iterator[tuple[str, str, list[float], list[float]]]:
     """Yields (configuration, loss, its values by seed in float32, and in bfloat16)."""
     for name in configurations:
         found = {
