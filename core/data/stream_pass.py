@@ -101,7 +101,7 @@ class Beginning:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """A chunk's hashes, one per step, for checkpoints; `examples` were consumed before the chunk."""
+    """The record of one chunk for checkpoints: hashes of its examples, one per step, and the `examples` read before."""
 
     examples: int
     hashes: Hashes

@@ -52,9 +52,10 @@ class Exchange:
         """Makes the next phase read the current weights; here replicas hold them already."""
 
     def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
-        """Calls `write(*values)` on the devices that store the `parameters` of update `phase`; returns its result.
+        """Calls `write(*values)` on each device that stores `parameters`; returns the first device's result.
 
-        The `values` are the update's gradients, its other sums, and whether the step is healthy.
+        `phase` names the update. `values` are its gradients, its other sums (loss, weight, metrics), and whether
+        the step is healthy.
         """
         return self.first(self.run(write, *values))
 

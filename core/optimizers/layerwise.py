@@ -44,7 +44,7 @@ def lamb(
 ) -> Transform:
     """Follows You et al. (2020), "Large batch optimization for deep learning: training BERT in 76 minutes".
 
-    The update depends on the parameters. The paper's φ, which may bound the norm of the weights, is the identity.
+    The norm of each parameter scales its update. The paper's φ, which may bound this norm, is the identity.
     """
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)

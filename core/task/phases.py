@@ -97,7 +97,7 @@ class Update:
             raise ValueError(f"`trains` of phase `{self.name}` holds no trainable variable; name the module to train.")
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns the trained variables by path; paths of several modules begin with their index in `trains`."""
+        """Returns the trained variables by path. If `trains` lists modules, a path begins with its module's index."""
         return self._by_path(functools.partial(named_variables, trainable_only=True))
 
     def statistics(self) -> dict[str, tf.Variable]:

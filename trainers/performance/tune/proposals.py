@@ -165,7 +165,7 @@ def places(case: Case) -> Proposals:
 
 
 def calls(case: Case) -> Proposals:
-    """Proposes to double the parallel calls as long as that helps, if steps wait for data."""
+    """Proposes, if steps wait for data, to double `Trainer.parallel_calls` as long as that helps."""
     if case.waits < WAITS:
         yield NotTried("parallel_calls", "any", f"steps wait for data in {100 * case.waits:.1f} % of the time")
         return
