@@ -83,7 +83,7 @@ def reading(path: Path, advice: str = "check what it is and who may read it") ->
 
 
 def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = None) -> None:
-    """Raises a `DataError` if memory, or a file's `deflated` bytes, can't hold the `claimed` bytes."""
+    """Raises a `DataError` if `claimed` bytes exceed memory, or what `deflated` compressed bytes can expand to."""
     if deflated is not None and claimed > _MOST_DEFLATED * deflated:
         raise DataError(
             f"{path} says that it holds {claim}, {claimed:,} bytes, but {deflated:,} compressed bytes can't hold so "

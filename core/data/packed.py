@@ -32,7 +32,7 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class Packed(Source):
-    """Rows of `width` positions, filled with sequences of `source`, whose feature `length` has their lengths.
+    """Packs the sequences of `source` into rows of `width` positions; `length` names the feature of their lengths.
 
     A feature with one value per position is concatenated along the row. A feature with one number per sequence repeats
     at all positions of that sequence.

@@ -38,7 +38,7 @@ def nudged(task: Task) -> Iterator[None]:
 
 
 def nudged_steps(task: Task, batch: Batch, *, seed: int) -> Iterator[Step]:
-    """Yields the traced steps of `task`, with parameters changed slightly: a layer of zeros hides those before it."""
+    """Yields the traced steps of `task` with its parameters changed slightly: a layer of zeros would hide others."""
     made = steps(task, batch, seed=seed)
     with nudged(task):
         yield from made

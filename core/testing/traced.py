@@ -282,7 +282,7 @@ def casting_wide() -> Iterator[None]:
 
 
 def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
-    """Yields each step of `made` traced twice: near the start and near the end of a run, since annealed terms change."""
+    """Yields each step of `made` traced near the start and near the end of a run: annealed terms differ there."""
     for moment in NEAR_THE_ENDS:
         for step in made:
             yield Step(step.task, step.phase, step.batch, moment=moment, precision=step.precision)

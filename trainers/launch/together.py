@@ -68,7 +68,7 @@ class Replacements:
         return True
 
     def due(self) -> list[int]:
-        """Returns the indices of the processes whose pause is over, and takes a restart for each."""
+        """Returns the indices of the processes whose pause is over, and counts a restart for each."""
         now = time.monotonic()
         found = [index for index, until in self._waiting.items() if now >= until]
         for index in found:
