@@ -92,7 +92,7 @@ class Roster:
         return self.count >= self.fewest
 
     def lose(self, failures: Sequence[Ending]) -> None:
-        """Removes the workers that were killed or, if none was, those that hung; the others ended by the loss of a peer."""
+        """Removes the workers that were killed or, if none was, those that hung; the others lost a peer."""
         killed = [ending for ending in failures if ending.code < 0 and not ending.overdue]
         self.left -= len(killed or [ending for ending in failures if ending.overdue])
 
