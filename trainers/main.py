@@ -160,7 +160,7 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
 
 
 def _given(flags: FlagValues) -> tuple[list[str], Path]:
-    """Returns the gin files and the workdir; for a replay, the capsule is the workdir and its gin file comes first."""
+    """Returns the gin files and the workdir. A replay's workdir is its capsule, whose gin file comes first."""
     if flags.mode != "replay":
         return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
     capsule = Path(flags.capsule)

@@ -60,7 +60,8 @@ def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -
 def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *, is_step: bool = True) -> Iterator[str]:
     """Yields an error's text for each operation that writes a variable, a table, a queue or the like.
 
-    `held` maps ids of the task's variables to paths, for the texts.
+    The texts begin with `who`. `held` maps ids of the task's variables to paths, for the texts. `is_step` selects the
+    remedy: that of a step function, or of another function.
     """
     remedy = (
         "A step function assigns nothing: return statistics, make derived state in `refresh()`, keep history in a "

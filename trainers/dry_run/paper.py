@@ -29,7 +29,7 @@ class Paper:
 
     @property
     def measures_here(self) -> bool:
-        """Returns whether the devices share this machine's memory."""
+        """Returns whether all devices are CPUs, so that measurements on this machine hold for them."""
         return not any("GPU" in device or "TPU" in device for device in backend_of(self.strategy).local_devices)
 
     def __str__(self) -> str:

@@ -119,7 +119,10 @@ PAGES = {  # by exit code, if no place is known
 
 
 def page_of(files: Sequence[str], code: int) -> str | None:
-    """Returns the page for an error, or None; `files` are the project files in its traceback, innermost last."""
+    """Returns the page of the docs for an error with exit code `code`, or None.
+
+    `files` are the project's files in its traceback, innermost last.
+    """
     if code in (2, 4, 5):  # other codes don't depend on the place
         raised = [path for name in files if not (path := name.replace(os.sep, "/")).startswith(HELPERS)]
         for place, page in PLACES.items() if raised else ():

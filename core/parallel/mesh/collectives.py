@@ -21,7 +21,7 @@ _KIND = "Collective"
 
 
 def collectives_of(first_run: Callable[[], Any], mesh: dtensor.Mesh) -> tuple[Any, list[Collective]]:
-    """Returns the result of `first_run()`, which compiles a function, and the function's collectives on one device."""
+    """Calls `first_run`, which compiles a function; returns its result and that function's collectives on a device."""
     eager = context.context()
     eager.enable_graph_collection()
     try:

@@ -58,7 +58,7 @@ class ServedBackend(Backend):
             )
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes the exchange between a worker and the servers."""
+        """Makes the object through which a worker reads variables from servers and sends them gradients."""
         return ServedExchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress) -> Any:
