@@ -5,7 +5,9 @@ Such a program first writes an integer, its size; then it answers each line of i
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -28,6 +30,15 @@ class Elsewhere:
         if not line:
             raise SystemExit(f"error: `{self._process.args!r}` ended with {self._process.wait()}")
         return line
+
+
+def answer(size: int, run: Callable[[], object]) -> None:
+    """Serves at the program's end: writes `size` and then, for each line of input, the seconds of one `run`."""
+    print(size, flush=True)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        run()
+        print(time.perf_counter() - began, flush=True)
 
 
 @contextlib.contextmanager
