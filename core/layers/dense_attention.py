@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.layers.products import product
 from core.layers.shapes import sizes, widen
 
 Drop = Callable[[tf.Tensor], tf.Tensor]
@@ -37,7 +38,7 @@ def weighted_values(
         keys = sizes(k)[1]
         k_rows, v_rows = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
         # The heads of a group are additional queries to the same keys: one matmul, and no copy of the keys per head.
-        scores = widen(tf.matmul(_by_head(q), k_rows, transpose_b=True))
+        scores = widen(product(_by_head(q), k_rows, transpose_b=True))
         by_head = [batch, groups, heads, time, keys]
         for x in added:
             scores = tf.reshape(tf.reshape(scores, by_head) + tf.cast(x, scores.dtype), sizes(scores))
@@ -50,19 +51,19 @@ def weighted_values(
         weights = tf.cast(softmax, v.dtype)
         if drop is not None:
             weights = tf.reshape(drop(tf.reshape(weights, by_head)), [batch, groups, heads * time, keys])
-        y = tf.matmul(weights, v_rows)
+        y = product(weights, v_rows)
         y = tf.transpose(tf.reshape(y, [batch, groups, heads, time, v.shape[-1]]), [0, 3, 1, 2, 4])
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
             # Summed over keys, weights times their gradient equal the result times its gradient.
             mean = tf.transpose(tf.reduce_sum(widen(dy) * widen(y), -1), [0, 2, 3, 1])
             mean = tf.reshape(mean, [batch, groups, heads * time, 1])
-            dweights = widen(tf.matmul(_by_head(dy), v_rows, transpose_b=True))
+            dweights = widen(product(_by_head(dy), v_rows, transpose_b=True))
             dscores = softmax * (dweights - mean) if drop is None else widen(weights) * dweights - softmax * mean
             dadded = [tf.cast(sum_like(tf.reshape(dscores, by_head), x), x.dtype) for x in added]
             dscores = tf.cast(dscores, q.dtype)
-            dq = tf.reshape(tf.matmul(dscores, k_rows), [batch, groups, heads, time, q.shape[-1]])
-            dk, dv = tf.matmul(_turned(q), dscores), tf.matmul(_turned(dy), weights)
+            dq = tf.reshape(product(dscores, k_rows), [batch, groups, heads, time, q.shape[-1]])
+            dk, dv = product(_turned(q), dscores), product(_turned(dy), weights)
             dq, dk, dv = (
                 tf.transpose(dq, [0, 3, 1, 2, 4]),
                 tf.transpose(dk, [0, 3, 1, 2]),

@@ -8,6 +8,7 @@ from core import initializers
 from core.arguments import check_size
 from core.casts import cast_to
 from core.initializers import Initializer
+from core.layers.products import product
 from core.layers.shapes import add_wide, check_axes, check_last, check_rank, merge_leading, nan_unless
 from core.module import Module
 from core.precision import compute_dtype
@@ -41,7 +42,7 @@ class Embedding(Module):
         """Returns the matrix product of `x` with the table: [..., size] to [..., num_embeddings]."""
         check_last(self, x, self.size, "size")
         rows, leading = merge_leading(x, 1)
-        y = tf.matmul(rows, cast_to(self.w, x.dtype), transpose_b=True)
+        y = product(rows, cast_to(self.w, x.dtype), transpose_b=True)
         return tf.reshape(y, [*leading, self.w.shape[0]])
 
 

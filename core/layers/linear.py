@@ -6,6 +6,7 @@ from core import initializers
 from core.arguments import check_size
 from core.casts import cast_to
 from core.initializers import Initializer
+from core.layers.products import product
 from core.layers.shapes import add_bias, check_last, merge_leading
 from core.module import Module
 from core.random import Rng
@@ -82,7 +83,7 @@ class Bilinear(Module):
         (left, leading), (right, _) = merge_leading(left, 1), merge_leading(right, 1)
         halfway = linear(left, tf.reshape(w, [self.left_size, self.right_size * self.out_size]))
         halfway = tf.reshape(halfway, [-1, self.right_size, self.out_size])
-        y = tf.squeeze(tf.matmul(tf.expand_dims(right, 1), halfway), 1)
+        y = tf.squeeze(product(tf.expand_dims(right, 1), halfway), 1)
         return tf.reshape(add_bias(y, self.b), [*leading, self.out_size])
 
 
@@ -90,5 +91,5 @@ def linear(x: tf.Tensor, w: tf.Tensor, b: tf.Tensor | None = None) -> tf.Tensor:
     """Returns `x @ w + b` over the last axis, in the dtype of `x`."""
     # One matmul over all rows: a batched one with a broadcast matrix is slower, and its gradient much slower.
     rows, leading = merge_leading(x, 1)
-    y = add_bias(tf.matmul(rows, cast_to(w, x.dtype)), b)
+    y = add_bias(product(rows, cast_to(w, x.dtype)), b)
     return y if len(leading) == 1 else tf.reshape(y, [*leading, w.shape[-1]])

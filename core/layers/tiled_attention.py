@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from core.layers.dense_attention import sum_like
 from core.layers.dropout import drop
+from core.layers.products import product
 from core.layers.shapes import sizes, widen
 from core.layers.tile_sums import Grid, Place, Stack, filled
 from core.random import Rng, noticing_draws
@@ -209,7 +210,7 @@ def _by_query(x: tf.Tensor, keys: tf.Tensor, transpose: bool = False) -> tf.Tens
     """Multiplies `x` [batch, groups, heads, queries, n] by `keys` [batch, groups, n, m], or transposed [..., m, n]."""
     batch, groups, heads, queries, n = sizes(x)
     # The heads of a group are additional queries to the same keys: one matmul, and no copy of the keys per head.
-    y = tf.matmul(tf.reshape(x, [batch, groups, heads * queries, n]), keys, transpose_b=transpose)
+    y = product(tf.reshape(x, [batch, groups, heads * queries, n]), keys, transpose_b=transpose)
     return tf.reshape(y, [batch, groups, heads, queries, y.shape[-1]])
 
 
@@ -217,4 +218,4 @@ def _by_key(weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Sums `x` [batch, groups, heads, queries, n] by `weights` [..., queries, keys]: [batch, groups, keys, n]."""
     batch, groups, heads, queries, _ = sizes(x)
     rows = [tf.reshape(y, [batch, groups, heads * queries, y.shape[-1]]) for y in (weights, x)]
-    return tf.matmul(*rows, transpose_a=True)
+    return product(*rows, transpose_a=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.util import _pywrap_util_port
 
 from core import layers, metrics
 from core.losses import adversarial
@@ -88,15 +87,6 @@ def off_by(found: tf.Tensor, exact: tf.Tensor, dtype: tf.DType, least: float = 0
     return np.inf if np.isnan(error) else error
 
 
-def allowed(row: Row, dtype: tf.DType) -> float:
-    """Returns the bound of a row's errors, in roundings of `dtype`."""
-    if dtype != tf.bfloat16 or _pywrap_util_port.IsMklEnabled():
-        return row.roundings
-    # Without oneDNN, TensorFlow's matrix products truncate to bfloat16: up to two roundings for one. All truncated
-    # gradients of scores are too small, which the sum over keys in a query's gradient doesn't average.
-    return 32.0 if row.case == "many keys" else 1.5 * row.roundings
-
-
 def test_only_embedding_reads_no_floats() -> None:
     assert {row.part for row in ROWS_OF_LAYERS} - {row.part for row in READ_FLOATS} == {"Embedding"}
 
@@ -107,9 +97,9 @@ def test_computes_in_its_inputs_dtype_from_float32_variables(row: Row, dtype: tf
     both = Both(row, row.example(dtype=dtype), dtype)
     both.check_dtypes(dtype)
     for y, exact in zip(both.ys, both.exact_ys, strict=True):
-        assert off_by(y, exact, dtype, 1.0) <= allowed(row, dtype)
+        assert off_by(y, exact, dtype, 1.0) <= row.roundings
     for gradient, exact in zip(both.gradients, both.exact_gradients, strict=True):
-        assert off_by(gradient, exact, dtype, 1.0) <= allowed(row, dtype)
+        assert off_by(gradient, exact, dtype, 1.0) <= row.roundings
 
 
 def scaled(row: Row, dtype: tf.DType, kind: str) -> list[tf.Tensor]:
@@ -144,10 +134,10 @@ def test_extreme_inputs_give_what_float64_gives_if_the_dtype_has_it(row: Row, ki
     # Products of large inputs may cancel, and a rounding of each remains.
     largest = 65504.0 if kind == "largest" else 0.0
     for y, exact in zip(both.ys, both.exact_ys, strict=True):
-        assert off_by(y, exact, dtype, largest) <= allowed(row, dtype)
+        assert off_by(y, exact, dtype, largest) <= row.roundings
     for source, gradient, exact in zip(both.reached, both.gradients, both.exact_gradients, strict=True):
         least = largest if isinstance(source, tf.Variable) else 0.0
-        assert off_by(gradient, exact, dtype, least) <= allowed(row, dtype)
+        assert off_by(gradient, exact, dtype, least) <= row.roundings
 
 
 @pytest.mark.long
@@ -177,13 +167,13 @@ def test_sums_of_many_terms_are_those_of_float64(row: Row, dtype: tf.DType) -> N
     both = Both(row, row.example(dtype=dtype), dtype, positive=True)
     both.check_dtypes(dtype)
     for y, exact in zip(both.ys, both.exact_ys, strict=True):
-        assert off_by(y, exact, dtype) <= allowed(row, dtype)
+        assert off_by(y, exact, dtype) <= row.roundings
     pairs = zip(both.reached, both.gradients, both.exact_gradients, strict=True)
     # A scale's gradient is the difference of sums as large as the offset's.
     most = max([float(tf.reduce_max(tf.abs(z))) for x, _, z in pairs if isinstance(x, tf.Variable)], default=0.0)
     for source, gradient, exact in zip(both.reached, both.gradients, both.exact_gradients, strict=True):
         least = most if isinstance(source, tf.Variable) else 0.0
-        assert off_by(gradient, exact, dtype, least) <= allowed(row, dtype)
+        assert off_by(gradient, exact, dtype, least) <= row.roundings
 
 
 @every_dtype
@@ -221,7 +211,7 @@ def test_loss_is_that_of_float64(row: Row, kind: str, dtype: tf.DType) -> None:
     assert battery.distance(both.ys[0], both.exact_ys[0]) <= row.tolerance
     for source, gradient, exact in zip(both.reached, both.gradients, both.exact_gradients, strict=True):
         assert gradient.dtype == source.dtype
-        assert off_by(gradient, exact, dtype) <= allowed(row, dtype)
+        assert off_by(gradient, exact, dtype) <= row.roundings
 
 
 @pytest.mark.long
@@ -248,7 +238,7 @@ def test_loss_of_many_terms_is_that_of_float64(row: Row, dtype: tf.DType) -> Non
     assert both.ys[0].dtype == tf.float32
     assert battery.distance(both.ys[0], both.exact_ys[0]) <= 2e-6
     for gradient, exact in zip(both.gradients, both.exact_gradients, strict=True):
-        assert off_by(gradient, exact, dtype) <= allowed(row, dtype)
+        assert off_by(gradient, exact, dtype) <= row.roundings
 
 
 @every_dtype
