@@ -12,6 +12,7 @@ from core.optimizers import adamw, chain, clip_by_global_norm, sgd
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models import LanguageModel
 from tests.commands import CHECKOUT, CONFIGS, run
+from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import read
@@ -170,6 +171,6 @@ ON_MESH = [str(CONFIGS / f"{name}.gin") for name in ("text_tiny", "runtime/mesh_
 def test_mesh_that_does_not_fit_is_refused(bindings, says, tmp_path):
     narrow = [f"LanguageModel.{name} = {x}" for name, x in (("num_layers", 1), ("size", 32))]
     configuration = read(ON_MESH, [*narrow, *bindings], search=[CHECKOUT])
-    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
     with pytest.raises(ConfigurationError, match=says):
         Trainer(Experiment(), Workdir(tmp_path), Settings())

@@ -12,6 +12,7 @@ import pytest
 
 from tests.commands import CHECKOUT, CONFIGS
 from tools.invariance.subjects import CHANGES, STAND_INS, config_names
+from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration, read
@@ -39,7 +40,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def bound(file: str, params: Sequence[str] = ()) -> tuple[Configuration, dict[str, str], str]:
     """Returns the configuration after its experiment is made, with all effective bindings and the identity's hash."""
     configuration = read([file], params, [CHECKOUT])
-    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings])
+    configuration.bind([Experiment, Settings, Evaluator], required=[Experiment, Settings], register=hooks.register)
     Experiment()
     Settings()
     return configuration, identity(), config_hash(identity(NOT_IDENTITY))
