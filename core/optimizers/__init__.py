@@ -15,6 +15,7 @@ from core.optimizers.layerwise import lamb, lars
 from core.optimizers.lion import lion
 from core.optimizers.lookahead import lookahead, sam
 from core.optimizers.muon import muon
+from core.optimizers.mup import mup
 from core.optimizers.optimizer import Optimizer
 from core.optimizers.plateau import reduce_on_plateau
 from core.optimizers.schedule_free import schedule_free_adamw
@@ -71,6 +72,7 @@ __all__ = [
     "lion",
     "lookahead",
     "muon",
+    "mup",
     "nadam",
     "named",
     "observer",

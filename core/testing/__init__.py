@@ -16,6 +16,9 @@
     def test_my_function():
         assert_traces_once(my_function, (x, tf.constant(1)), (x, tf.constant(2)))
 
+    def test_my_network_at_any_width():
+        assert_mup(make_task, batch)  # called with a width and `rng=`
+
     def test_my_source():
         assert_source(Points(100))
 
@@ -47,6 +50,7 @@ from core.testing.targets import assert_targets
 from core.testing.tracing import assert_traces_once
 from core.testing.trained import assert_all_trained
 from core.testing.whole import assert_task
+from core.testing.widths import assert_mup
 
 __all__ = [
     "Outcome",
@@ -60,6 +64,7 @@ __all__ = [
     "assert_float32",
     "assert_gradients",
     "assert_mesh_invariant",
+    "assert_mup",
     "assert_overfits",
     "assert_padding",
     "assert_pure",

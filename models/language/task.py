@@ -20,6 +20,7 @@ class LanguageModel(Task):
 
     By default, the network is like GPT-2. Alternatives are `positions="rotary"` or `"alibi"`, `norm="rms"`,
     `feed_forward="swiglu"`, fewer `num_kv_heads` than `num_heads`, and attention to the last `window` tokens only.
+    With `base_width`, the network follows muP; `optimizer` is then a `mup`.
     `decoder` generates texts of `text_length` tokens (by default `context`), including the prompt.
     """
 
@@ -42,6 +43,7 @@ class LanguageModel(Task):
         bias: bool = True,
         dropout: float = 0.0,
         recompute: bool = False,
+        base_width: int | None = None,
         decoder: Decoder | None = None,
         text_length: int | None = None,
     ):
@@ -65,6 +67,7 @@ class LanguageModel(Task):
             bias=bias,
             dropout=dropout,
             recompute=recompute,
+            base_width=base_width,
             rng=rng.fold("net"),
         )
 

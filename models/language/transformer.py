@@ -26,14 +26,21 @@ class FeedForward(Module):
     """
 
     def __init__(
-        self, size: int, *, kind: str, hidden: int | None, bias: bool, out_init: initializers.Initializer, rng: Rng
+        self,
+        size: int,
+        *,
+        kind: str,
+        hidden: int | None,
+        bias: bool,
+        w_init: initializers.Initializer,
+        out_init: initializers.Initializer,
+        rng: Rng,
     ):
         super().__init__()
         check_choice("feed_forward", kind, ("gelu", "swiglu"))
         if hidden is None:
             hidden = 4 * size if kind == "gelu" else 8 * size // 3
         check_size(hidden=hidden)
-        w_init = initializers.normal(STDDEV)
         self.gate = None
         if kind == "swiglu":
             self.gate = Linear(size, hidden, rng=rng.fold("gate"), bias=bias, w_init=w_init)
@@ -62,6 +69,7 @@ class Block(Module):
         feed_forward: str,
         bias: bool,
         dropout: float,
+        w_init: initializers.Initializer,
         out_init: initializers.Initializer,
         rng: Rng,
     ):
@@ -78,11 +86,17 @@ class Block(Module):
             alibi=positions == "alibi",
             dropout_rate=dropout,
             bias=bias,
-            w_init=initializers.normal(STDDEV),
+            w_init=w_init,
             out_init=out_init,
         )
         self.feed_forward = FeedForward(
-            size, kind=feed_forward, hidden=hidden, bias=bias, out_init=out_init, rng=rng.fold("feed_forward")
+            size,
+            kind=feed_forward,
+            hidden=hidden,
+            bias=bias,
+            w_init=w_init,
+            out_init=out_init,
+            rng=rng.fold("feed_forward"),
         )
         self.dropout = Dropout(dropout)
 
@@ -104,6 +118,9 @@ class Transformer(Module):
     The output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch starts
     with values divided by √(number of branches) (Radford et al., 2019). With `recompute`, only each block's input is
     stored for the gradient (Chen et al., 2016). With a `window`, each block attends to the last `window` tokens.
+
+    With `base_width`, the network follows muP (see `core.optimizers.mup`): matrices of blocks are divided by
+    √(size / base_width) at the start, and the output layer's inputs are multiplied by base_width / size.
     """
 
     def __init__(
@@ -123,13 +140,18 @@ class Transformer(Module):
         bias: bool = True,
         dropout: float = 0.0,
         recompute: bool = False,
+        base_width: int | None = None,
         rng: Rng,
     ):
         super().__init__()
         check_size(vocabulary=vocabulary, context=context, num_layers=num_layers, size=size, num_heads=num_heads)
         check_choice("positions", positions, ("learned", "rotary", "alibi"))
         self.vocabulary, self.context, self.recompute = vocabulary, context, recompute
-        w_init = initializers.normal(STDDEV)
+        self.out_scale = 1.0
+        if base_width is not None:
+            check_size(base_width=base_width)
+            self.out_scale = base_width / size
+        w_init, stddev = initializers.normal(STDDEV), STDDEV * math.sqrt(self.out_scale)
         self.tokens = Embedding(vocabulary, size, rng=rng.fold("tokens"), w_init=w_init)
         self.positions = None
         if positions == "learned":
@@ -146,7 +168,8 @@ class Transformer(Module):
                 feed_forward=feed_forward,
                 bias=bias,
                 dropout=dropout,
-                out_init=initializers.normal(STDDEV / math.sqrt(2 * num_layers)),
+                w_init=initializers.normal(stddev),
+                out_init=initializers.normal(stddev / math.sqrt(2 * num_layers)),
                 rng=rng.fold(i),
             )
             for i in range(num_layers)
@@ -170,7 +193,7 @@ class Transformer(Module):
         for i, block in enumerate(self.blocks):
             run = recompute(block) if self.recompute else block
             x = run(x, document, rng and rng.fold(i))
-        return self.tokens.logits(self.norm(x))
+        return self._logits(x)
 
     def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Cache]:
         """Returns one empty cache per block, with room for `room` positions."""
@@ -186,7 +209,11 @@ class Transformer(Module):
         for block, cache in zip(self.blocks, caches, strict=True):
             x, cache = block.decode(x, cache)
             after.append(cache)
-        return self.tokens.logits(self.norm(x[:, -1])), after
+        return self._logits(x[:, -1]), after
+
+    def _logits(self, x: tf.Tensor) -> tf.Tensor:
+        x = self.norm(x)
+        return self.tokens.logits(x if self.out_scale == 1.0 else self.out_scale * x)
 
     def _embed(self, tokens: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         x = self.tokens(tokens)

@@ -1,6 +1,6 @@
 """Peers of the optimizers: Optax's parts with one interface, and NumPy where Optax has none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -68,6 +68,11 @@ def _wide(tree: Any) -> Any:
 def mask(*paths: str) -> dict[str, bool]:
     """Returns True for all parameters but these."""
     return {path: path not in paths for path in SHAPES}
+
+
+def scaled(factors: Mapping[str, float]) -> optax.GradientTransformation:
+    """Multiplies the updates of these paths by their factors."""
+    return optax.stateless(lambda updates, _: {path: factors.get(path, 1.0) * u for path, u in updates.items()})
 
 
 def each_by_itself(make: Callable[[], optax.GradientTransformation]) -> optax.GradientTransformation:

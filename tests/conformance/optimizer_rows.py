@@ -16,6 +16,7 @@ from .optimizer_peers import (
     optax_muon,
     optax_sam,
     optax_schedule_free,
+    scaled,
 )
 from .schedule_rows import SCHEDULES
 from .transform_rows import TRANSFORMS
@@ -129,6 +130,10 @@ OPTIMIZERS = (
     Row("sam", lambda: ours.sam(ours.adam(ours.linear(0.02, 0.0, steps=20))), lambda: in_float64(optax_sam),
         "Optax, float64", "Foret et al. (2021)", "gradients, step, parameters",
         reason="The alternating form: two updates, on two batches, make one."),
+    Row("mup", lambda: ours.mup(ours.adam(0.01), base_width=2, plain=["b"]),
+        lambda: in_float64(lambda: optax.chain(optax.adam(0.01), scaled({"net/0/w": 2 / 6, "net/1/kernel": 2 / 3}))),
+        "Optax, float64", "Yang et al. (2022)", "gradients, step",
+        reason="The peer has the factors of the matrix [6, 4] and the kernel [2, 2, 3, 5] written out."),
 )  # fmt: skip
 
 ROWS = (*OPTIMIZERS, *NARROW, *TRANSFORMS, *SCHEDULES)

@@ -159,6 +159,8 @@ GOOD: dict[str, Any] = {
     "period": 5,
     "power": 2.0,
     "inner": sgd(0.1),
+    "base_width": 8,
+    "plain": ["b"],
     "rules": {"*": sgd(0.1)},
     "max_norm": 1.0,
     "max_value": 1.0,
@@ -167,7 +169,7 @@ NEGATIVE = "learning_rate rate initial_rate peak_rate final_rate weight_decay ep
 NEGATIVE += "absolute_tolerance min_scale start max_consecutive_errors weight_power warmup_steps"
 ZERO = "max_norm max_value clipping trust_coefficient slow_step_size steps decay_steps total_steps period power "
 ZERO += "period_multiplier decay_rate sync_period patience accumulate root_every max_size newton_schulz_steps "
-ZERO += "min_factored_size clipping_threshold decay_exponent initial_divisor final_divisor"
+ZERO += "base_width min_factored_size clipping_threshold decay_exponent initial_divisor final_divisor"
 BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(NEGATIVE.split(), (-1,)),
     **dict.fromkeys(ZERO.split(), (0, -1)),
@@ -238,6 +240,7 @@ def test_warm_up_that_fills_the_total_is_refused() -> None:
         functools.partial(optimizers.lamb, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lion, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lars, 0.1, plain=["net/0/bias"]),
+        functools.partial(optimizers.mup, sgd(0.1), base_width=8, plain=["net/0/bias"]),
         functools.partial(optimizers.muon, 0.1, other_for=["net/0/bias"]),
         functools.partial(optimizers.weight_decay, 0.1, only=["net/0/bias"]),
         functools.partial(optimizers.weight_decay, 0.1, exclude=["net/0/bias"]),

@@ -8,11 +8,11 @@ from core.distribution import mirrored
 from core.errors import ConfigurationError
 from core.parallel.mesh import mesh
 from core.random import Rng
+from core.task.overheard import overheard
 from tests.toys import point_source, points
 from tests.trainers.hooks.hooks_lab import watched
 from tests.trainers.trainer_lab import Deep, make
 from trainers.hooks import Activations
-from trainers.hooks.activations import overheard
 
 
 class HalfDead(Deep):
