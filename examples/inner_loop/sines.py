@@ -22,7 +22,7 @@ class Net(Module):
 
 
 def error(net, x, y):
-    return tf.reduce_mean(tf.square(net(x) - y))
+    return tf.reduce_mean(tf.square(tf.cast(net(x) - y, tf.float32)))
 
 
 @gin.configurable

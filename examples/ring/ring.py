@@ -40,7 +40,7 @@ class RingGan(Task):
         return Loss(GAME.generator(self.d(batch["fake"])[:, 0]))
 
     def evaluate(self, batch):  # makes a fake from each example's noise: how far is it from a point?
-        fake = self.g(batch["noise"])
+        fake = tf.cast(self.g(batch["noise"]), tf.float32)
         distances = tf.norm(fake[:, None] - POINTS, axis=2)
         return Loss(tf.reduce_min(distances, axis=1))
 

@@ -58,8 +58,9 @@ class Nim(Task):
         moves = tf.reshape(self.player(tf.reshape(batch["found"], [-1])), [*batch["found"].shape, MOST])
         chosen = tf.gather(moves, tf.maximum(batch["taken"] - 1, 0), batch_dims=2)
         played = tf.where(batch["taken"] > 0, chosen, 0.0)
-        won = tf.cast(batch["reward"] > 0.0, tf.float32)
-        return Loss(-batch["reward"] * tf.reduce_sum(played, axis=1), metrics={"won": won})
+        reward = tf.cast(batch["reward"], tf.float32)
+        won = tf.cast(reward > 0.0, tf.float32)
+        return Loss(-reward * tf.reduce_sum(played, axis=1), metrics={"won": won})
 
     def evaluate(self, batch):
         """Checks for the best move, which leaves a multiple of four; from four or eight sticks there is none."""

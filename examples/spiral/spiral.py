@@ -20,7 +20,8 @@ class GatedBlock(Module):
         self.b = tf.Variable(init(rng.fold("b"), [width, width]), name="b")
 
     def __call__(self, x):
-        return x + (x @ self.a) * tf.sigmoid(x @ self.b)
+        a, b = (tf.cast(w, x.dtype) for w in (self.a, self.b))  # the dtype of `Trainer.precision`
+        return x + (x @ a) * tf.sigmoid(x @ b)
 
 
 class SpiralNet(Module):
@@ -32,10 +33,10 @@ class SpiralNet(Module):
         self.w = tf.Variable(init(rng.fold("w"), [width, 2]), name="w")
 
     def __call__(self, x):
-        x = tf.sin(x @ self.frequencies)
+        x = tf.sin(x @ tf.cast(self.frequencies, x.dtype))
         for block in self.blocks:
             x = block(x)
-        return x @ self.w
+        return x @ tf.cast(self.w, x.dtype)
 
 
 @gin.configurable
