@@ -17,12 +17,15 @@ LEARNT = {  # by 60 steps
 names = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda path: path.name)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 @names
-def test_an_example_trains_by_the_command(folder, tmp_path):
-    done = run(f"--gin_file={folder.name}.gin", "--gin_param=steps = 60", f"--workdir={tmp_path}", cwd=folder)
+def test_an_example_trains_by_the_command(folder, dtype, tmp_path):
+    flags = ("--gin_param=steps = 60", f"--gin_param=Trainer.precision = '{dtype}'", f"--workdir={tmp_path}")
+    done = run(f"--gin_file={folder.name}.gin", *flags, cwd=folder)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["step"], result["reason"]) == (60, "finished")
+    assert json.loads((tmp_path / "run.json").read_text())["precision"] == dtype
     assert LEARNT[folder.name](result["evaluation"])
     assert not re.search("draws the same|folds an rng|calls Python|gets no rng", done.stdout)
 

@@ -141,6 +141,7 @@ class Session:
             remedy="Start this one elsewhere with `--workdir=DIR`, or go on from the other's checkpoint with "
             "`--allow_config_change`.",
             source=trainer.input.description,
+            precision=trainer.settings.precision,
         )
         flags = self.flags
         return Start(

@@ -43,6 +43,7 @@ class Configured:
     note: Callable[[Mapping[str, str]], str]  # goes below the table of changes
     remedy: str  # for a folder that holds another run
     source: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    precision: str | Mapping[str, str] = "float32"  # `Trainer.precision`
 
 
 class Start:
@@ -106,6 +107,7 @@ class Start:
                 given=self.configured.given(),
                 operative=self.configured.operative(),
                 devices=[device.name for device in tf.config.list_logical_devices()],
+                precision=self.configured.precision,
             )
 
 
@@ -128,8 +130,16 @@ def newest_checkpoint(workdir: Workdir, up_to: int | None = None) -> checkpoint.
 _ENTRY = re.compile(r"(\d{4,})-step-\d{9,}")
 
 
-def record_start(workdir: Workdir, *, step: int, given: str | None, operative: str, devices: Sequence[str]) -> None:
-    """Records the configuration, versions, devices, revision and command with which a run starts at `step`.
+def record_start(
+    workdir: Workdir,
+    *,
+    step: int,
+    given: str | None,
+    operative: str,
+    devices: Sequence[str],
+    precision: str | Mapping[str, str] = "float32",
+) -> None:
+    """Records the configuration, versions, devices, precision, revision and command of a start at `step`.
 
     `given` is the text of all gin files together; a run trained by Python calls has none.
     """
@@ -138,6 +148,7 @@ def record_start(workdir: Workdir, *, step: int, given: str | None, operative: s
         "command": [Path(sys.executable).name, *sys.argv],
         "versions": versions(),
         "devices": list(devices),
+        "precision": precision if isinstance(precision, str) else dict(precision),
         "git": git_revision(),
         "config_hash": workdir.config_hash,
     }

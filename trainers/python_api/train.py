@@ -54,6 +54,7 @@ def train(
         note=lambda before: "",
         remedy="Train this one in another folder, or call `trainers.train` with the same arguments as before.",
         source=trainer.input.description,
+        precision=settings.precision,
     )
     start = _Fresh(trainer.workdir, configured, experiment, settings)
     try:
