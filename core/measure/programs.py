@@ -56,6 +56,8 @@ class Whole:
             seed=self.seed,
             steps=self.steps,
             compile=self._compiled(assembly),
+            precision=self.step.precision.given,
+            loss_scales=self.step.loss_scales,
             exchange=exchange,
             decode=self.step.decode,
         )

@@ -23,9 +23,11 @@ from core.measure import (
 )
 from core.module import Module
 from core.optimizers.transform import stateless
+from core.random import Rng
 from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS
+from tests.toys import Line, points
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
 from trainers.experiment import Experiment
@@ -107,6 +109,33 @@ def test_a_program_lacks_its_part_and_no_other(replicas, microbatches):
     assert before == [1.0] * 4  # so far nothing was written
     assert counts(task, program, stacked) == {"forward": passes, "backward": passes, "update": STEPS * replicas}
     assert task.net.w.numpy().tolist() != before
+
+
+class Noted(Line):
+    """Notes the dtypes in which it computes."""
+
+    def __init__(self):
+        super().__init__(rng=Rng.from_seed(0))
+        self.seen = collections.Counter()
+
+    def error(self, batch):
+        self.seen[batch["x"].dtype.name] += 1
+        return super().error(batch)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_programs_compute_in_the_precision_of_the_step(precision):
+    assembly, chunk = assemble(Noted, on_virtual_cpus(1)), {key: x[None, None] for key, x in points().items()}
+    batch = {key: tf.TensorSpec(x.shape[1:], x.dtype) for key, x in chunk.items()}
+    step = TrainStep(assembly, batch, seed=0, precision=precision)
+    whole = Whole(
+        assembly, step, batch, {key: tf.TensorSpec(x.shape, x.dtype) for key, x in chunk.items()}, steps=1, seed=0
+    )
+    seen = assembly.task.seen
+    seen.clear()
+    for program in (forward_program(whole), backward_program(whole), turns_program(whole)[0]):
+        assert program.seconds(chunk, 1) > 0
+    assert {*seen} == {precision}
 
 
 def test_phases_are_heard_one_after_the_other():
