@@ -1,17 +1,24 @@
-"""Checks that a step computes in float32 from the input to the loss."""
+"""Checks the dtypes in which a step computes, from the input to the loss."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from core.estimate.operations import products_of
 from core.graphs import ancestors, bodies, everything, is_own, line
 from core.task import Batch, Task
-from core.testing.traced import Step, steps
+from core.testing.traced import NARROW, Step, steps
 
 _EXPENSIVE = re.compile("_?(Fused|Sparse)?MatMul|BatchMatMul|Conv[23]D|DepthwiseConv2d|Einsum")
 _WEIGHTS = ("ReadVariableOp", "Const", "Placeholder")
+# Sums, and the dtypes in which a CPU's kernel, with or without oneDNN, adds term by term.
+_SUMS = {
+    "Cumsum": NARROW, "Einsum": NARROW, "Sum": NARROW[1:], "Mean": NARROW[1:], "Softmax": (), "LogSoftmax": (),
+}  # fmt: skip
+_TERMS = {tf.bfloat16: 2**8, tf.float16: 2**11}  # so many equal terms have a sum that grows no further
 DETOURS = {
     tf.float16: "It has three digits and overflows at 65,504",
     tf.bfloat16: "It has two to three digits",
@@ -42,6 +49,43 @@ def check_precision(step: Step) -> None:
                 f"{step.dtype.name}, which it leaves {line(left)}. Stay in the dtype of the inputs: "
                 "`tf.cast(y, x.dtype)`, where `x` comes from the batch or from `rng`; weights are cast by layers."
             )
+
+
+def check_narrow_sums(step: Step) -> None:
+    """Asserts for one traced step that its own code has no long sum that a CPU adds up in bfloat16 or float16.
+
+    Warns of other long sums: their terms are added in float32, but the result is rounded.
+    """
+    for op in everything(step.operations):
+        if op.type not in _SUMS or (dtype := op.outputs[0].dtype) not in _TERMS:
+            continue
+        if (count := _terms(op)) <= _TERMS[dtype] or not is_own(op):
+            continue
+        text = f"{step.name} adds {count:,} terms in {dtype.name} ({op.type}) {line(op)}"
+        if dtype in _SUMS[op.type]:
+            raise AssertionError(
+                f"{text}, one after the other on some devices: such a sum of {_TERMS[dtype]} equal terms grows no "
+                "further. Add in float32: `tf.cast(x, tf.float32)`."
+                + (" `tf.matmul` does so itself." if op.type == "Einsum" else "")
+            )
+        warnings.warn(
+            f"{text}. TensorFlow adds in float32 and rounds the result: if a loss, a metric or another sum depends "
+            "on it, use `tf.cast(x, tf.float32)`.",
+            stacklevel=2,
+        )
+
+
+def _terms(op: Any) -> int:
+    """Returns the number of terms of each sum that `op` computes; 0 if it is unknown."""
+    x, y = op.inputs[0].shape, op.outputs[0].shape
+    if op.type == "Einsum":
+        return products_of(op) // (y.num_elements() or 1)
+    if op.type in ("Softmax", "LogSoftmax"):
+        return x[-1] or 0
+    if op.type == "Cumsum":
+        axis = tf.get_static_value(op.inputs[1])
+        return 0 if axis is None else x[int(axis)] or 0
+    return (x.num_elements() or 0) // (y.num_elements() or 1)
 
 
 def _left_at(op: Any, dtype: tf.DType) -> Any:

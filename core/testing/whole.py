@@ -9,7 +9,7 @@ from core.testing.draws import check_draws
 from core.testing.gradients import check_finite, check_gradients, check_updates
 from core.testing.padding import check_padding, found_in
 from core.testing.perturb import nudged
-from core.testing.precision import check_float32, check_precision
+from core.testing.precision import check_float32, check_narrow_sums, check_precision
 from core.testing.purity import check_pure
 from core.testing.rows import check_rows
 from core.testing.sums import check_sums
@@ -34,7 +34,7 @@ def assert_task(
     Without names, next-token predictions and features called `mask`, `weight`, `weights`, `lengths` or `length` are
     found. `except_for` has variables without a gradient, features that change no loss, and permitted types
     (`"bfloat16"`). With `precision`, the value of `Trainer.precision`, all checks are of float32, but the task must
-    compute in those dtypes, with gradients that differ from float32's by roundings alone.
+    compute in those dtypes, without long sums, and with gradients that differ from float32's by roundings alone.
     """
     made = steps(task, batch, seed=seed)
     padding = padding or found_in(made[0].batch)
@@ -56,5 +56,6 @@ def assert_task(
         check_features(made, except_for)
     for step in made if precision == "float32" else steps(task, batch, seed=seed, precision=Precision(precision)):
         check_precision(step)
+        check_narrow_sums(step)
         check_gradients(step, except_for)
     check_updates(task, batch, seed=seed)

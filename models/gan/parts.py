@@ -41,7 +41,8 @@ class ProjectionHead(Module):
         logit = self.logit(h)[:, 0]
         if self.classes is None:
             return logit
-        return logit + tf.reduce_sum(h * self.classes(tf.one_hot(label, self.num_classes, dtype=h.dtype)), -1)
+        products = h * self.classes(tf.one_hot(label, self.num_classes, dtype=h.dtype))
+        return logit + tf.cast(tf.reduce_sum(tf.cast(products, tf.float32), -1), logit.dtype)
 
 
 def normalised(layer: layers.Linear | layers.Conv2D, spectral_norm: bool, rng: Rng) -> Layer:

@@ -11,6 +11,8 @@ from core.random import Rng
 from core.task import Compute, Task
 from core.task.loss import checked, weighted_sums
 from core.testing import on_virtual_cpus
+from core.testing.precision import check_narrow_sums
+from core.testing.traced import steps
 from models.ddpm import Ddpm
 from models.translation.image_pool import ImagePool
 from tests.commands import CONFIGS
@@ -90,6 +92,15 @@ def test_shipped_task_computes_in_half_precision(name, tmp_path):
         for op in (op for op in products if op.outputs[0].dtype != dtype):
             files = [frame.filename + frame.name for frame in frames(op)]
             assert any(place in file for file in files for place in wide), (op.type, files)
+
+
+@pytest.mark.filterwarnings("error:.* adds .* terms")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n not in PLAIN)) for n in SUBJECTS])
+def test_shipped_task_has_no_long_narrow_sum(name, tmp_path):
+    made = configured(CONFIGS / f"{name}.gin", tmp_path, TINY.get(name, ()))
+    for dtype in ROUNDING:
+        for step in steps(made.make(on_virtual_cpus(1)).task, made.batch, precision=Precision(dtype)):
+            check_narrow_sums(step)
 
 
 def test_draws_that_choose_are_float32_in_every_phase(monkeypatch):

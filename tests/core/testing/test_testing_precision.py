@@ -7,9 +7,12 @@ import pytest
 import tensorflow as tf
 
 from core import layers
+from core.precision import Precision
 from core.random import Rng
 from core.task import Loss
 from core.testing import assert_task
+from core.testing.precision import check_narrow_sums
+from core.testing.traced import steps
 from tests.toys import Line, points
 
 
@@ -80,6 +83,60 @@ def test_task_that_follows_its_inputs_passes(precision):
 def test_task_that_leaves_its_precision_fails_and_its_line_is_named(task, message):
     with pytest.raises(AssertionError, match=message):
         assert_task(task(rng=Rng.from_seed(0)), points(), precision="bfloat16")
+
+
+class Long(Follows):
+    """Adds up a long row in the dtype of its inputs."""
+
+    def __init__(self, total):
+        super().__init__(rng=Rng.from_seed(0))
+        self.total = total
+
+    def between(self, h):
+        row = tf.repeat(tf.tanh(h), 1000, axis=1) / 1000.0
+        return tf.tanh(h) + self.total(row)[:, None]
+
+
+SUMS = {
+    "reduce_sum": lambda row: tf.reduce_sum(row, 1),
+    "einsum": lambda row: tf.einsum("rt,rt->r", row, row),
+    "cumsum": lambda row: tf.cumsum(row, 1)[:, -1],
+    "softmax": lambda row: tf.nn.softmax(row)[:, 0],
+    "widened": lambda row: tf.cast(tf.reduce_sum(tf.cast(row, tf.float32), 1), row.dtype),
+    "short": lambda row: tf.reduce_sum(row[:, :200], 1) + tf.nn.softmax(row[:, :200])[:, 0],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "says"),
+    [
+        ("einsum", "bfloat16", r"adds 3,000 terms in bfloat16 \(Einsum\) at .*`.*tf.einsum.*matmul"),
+        ("einsum", "float16", r"adds 3,000 terms in float16 \(Einsum\)"),
+        ("cumsum", "bfloat16", r"adds 3,000 terms in bfloat16 \(Cumsum\) at .*`.*tf.cumsum"),
+        ("reduce_sum", "float16", r"adds 3,000 terms in float16 \(Sum\) at .*`.*tf.reduce_sum"),
+    ],
+)
+def test_long_sum_that_is_added_narrowly_fails_with_its_line(name, precision, says):
+    with pytest.raises(AssertionError, match=says):
+        check_narrow_sums(*steps(Long(SUMS[name]), points(), precision=Precision(precision)))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "says"),
+    [
+        ("reduce_sum", "bfloat16", r"adds 3,000 terms in bfloat16 \(Sum\) at .*`.*tf.reduce_sum"),
+        ("softmax", "float16", r"adds 3,000 terms in float16 \(Softmax\) at .*`.*tf.nn.softmax"),
+    ],
+)
+def test_long_sum_that_is_only_rounded_warns_with_its_line(name, precision, says):
+    with pytest.warns(UserWarning, match=says):
+        check_narrow_sums(*steps(Long(SUMS[name]), points(), precision=Precision(precision)))
+
+
+@pytest.mark.filterwarnings("error:.* adds .* terms")
+@pytest.mark.parametrize("name", ["widened", "short"])
+def test_short_or_widened_sums_pass(name):
+    check_narrow_sums(*steps(Long(SUMS[name]), points(), precision=Precision("bfloat16")))
 
 
 def test_layer_that_widens_its_input_on_purpose_passes():
