@@ -169,6 +169,7 @@ class Settings:
             compile=what_to_compile(compile_words(self.compile)),
             reduce_in=tf.as_dtype(self.reduce_gradients_in) if self.reduce_gradients_in else None,
             backend=self.backend(assembly),
+            noise_scale=any(hook.noise_scale for hook in self.hooks),
         )
         if isinstance(self.compile, Mapping):  # names with "off" are checked as well
             train_step.check_updates(self.compile)

@@ -19,12 +19,13 @@ from core.distribution.shared_rows import mixing
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
 from core.engine.loss_scale import Factor, LossScale
+from core.engine.noise_scale import square_of_part
 from core.engine.sparse_slices import joined, scaled
 from core.precision import AS_GIVEN, Narrowing, Precision, widened
 from core.random import Rng
 from core.task import Batch, Loss
 from core.task.guards import refuse_missing_gradients
-from core.task.loss import Sums, checked, weighted_sums
+from core.task.loss import NOISE_SCALE, Sums, checked, weighted_sums
 from core.task.statistics import Statistics
 
 SPARSE_FROM = 1024  # rows of a variable; for fewer, tracing a gradient to see whether it is sparse isn't worth it
@@ -206,6 +207,10 @@ class Sweep:
             if inputs:
                 inputs = tape.gradient(target, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         sent = {path: self._sent(gradient, asked.variables[path]) for path, gradient in gradients.items()}
+        if self.loss and self.loss.noise_scale and asked.variables:
+            share = added.sums["weight"] if self.loss.weighted else 1.0 / (self.microbatches * self.replicas)
+            divisor = share if asked.factor is None else share * asked.factor.read()
+            added = added._replace(sums={**added.sums, NOISE_SCALE: square_of_part(gradients, divisor)})
         return added._replace(gradients=sent), Rows(outputs, inputs)
 
     def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:

@@ -9,11 +9,12 @@ from core.distribution.exchange import Exchange
 from core.distribution.ledger import GRADIENTS
 from core.engine.accumulate import Accumulated
 from core.engine.loss_scale import LossScale
+from core.engine.noise_scale import NoiseScale
 from core.module import named_variables
 from core.optimizers import Optimizer
 from core.optimizers.norms import global_norm
 from core.task import Update
-from core.task.loss import GRADIENT_NORM, OVERFLOWED, Overflowed, Sums
+from core.task.loss import GRADIENT_NORM, NOISE_SCALE, OVERFLOWED, Overflowed, Sums
 from core.task.statistics import commit, refreshed
 
 
@@ -39,8 +40,11 @@ def write_update(
     weighted: bool,
     limit: tf.Tensor | None = None,
     loss_scale: LossScale | None = None,
+    parts: int = 1,
 ) -> tuple[tf.Tensor, Sums]:
     """Applies the `reduced` gradients if the loss is finite and, with a `limit`, the gradient norm is below `limit`.
+
+    `parts` is the number of microbatches on all replicas, for the gradient noise scale.
 
     With a `loss_scale`, gradients that overflow aren't applied either. They lower the scale; the step isn't bad.
 
@@ -70,10 +74,13 @@ def write_update(
     commit_untrained(phase, reduced, written)
     if averages:
         optimizer.average_statistics(moments, apply_if=written)
-    norms = {GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
+    norms: dict[str, Any] = {GRADIENT_NORM: weight * tf.cast(norm, weight.dtype)}
+    if NOISE_SCALE in reduced.sums:
+        found = NoiseScale.of(reduced.sums[NOISE_SCALE], norm, weight, parts=parts)
+        norms[NOISE_SCALE] = NoiseScale(*(tf.where(written, x, 0.0) for x in found))
     if loss_scale and overflowed is not None:
         loss_scale.advance(applied=written, overflowed=overflowed)
-        norms = {
+        norms |= {
             GRADIENT_NORM: tf.where(overflowed, 0.0, norms[GRADIENT_NORM]),
             OVERFLOWED: Overflowed(tf.cast(overflowed, tf.float32), tf.where(overflowed, weight, 0.0)),
         }

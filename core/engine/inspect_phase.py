@@ -17,6 +17,7 @@ from core.casts import Cast, noticing_casts
 from core.engine.dataflow import Ancestry, ancestries
 from core.engine.draws import draws_twice, folds_for_nothing
 from core.engine.hints import Python, detours, fixed_draws, owner, squashed_twice
+from core.engine.noise_scale import NoiseScale
 from core.engine.side_effects import python_calls, refuse_side_effects
 from core.errors import ConfigurationError
 from core.graphs import functions_of, graphs_of
@@ -26,7 +27,18 @@ from core.random import Moment, Rng, noticing_draws
 from core.rows import sharing_rows
 from core.task.guards import no_mixed_dtypes, no_new_variables, no_rng_in_evaluation, no_synchronisation
 from core.task.inputs import Inputs
-from core.task.loss import EVALUATE, GRADIENT_NORM, OVERFLOWED, Batch, Loss, Overflowed, checked, subject, weighted_sums
+from core.task.loss import (
+    EVALUATE,
+    GRADIENT_NORM,
+    NOISE_SCALE,
+    OVERFLOWED,
+    Batch,
+    Loss,
+    Overflowed,
+    checked,
+    subject,
+    weighted_sums,
+)
 from core.task.statistics import Averages, noticing_averages, summing_over_replicas
 from core.tracing import no_python_values
 
@@ -65,16 +77,19 @@ class LossSpec:
     access: Access
     values: int | None = None  # the size of `per_example`
     scaled: bool = False  # whether training scales the loss
+    noise_scale: bool = False  # whether training measures the gradient noise scale
 
     @property
     def sums_of_update(self) -> Any:
-        """Returns the specs of `sums`, and of what training adds: gradient norms and overflowed steps."""
-        overflowed = {OVERFLOWED: Overflowed(tf.TensorSpec([]), tf.TensorSpec([]))} if self.scaled else {}
-        return {**self.sums, GRADIENT_NORM: tf.TensorSpec([]), **overflowed}
+        """Returns the specs of `sums`, and of what training adds: gradient norms, overflowed steps, noise scale."""
+        scalar = tf.TensorSpec([])
+        overflowed = {OVERFLOWED: Overflowed(scalar, scalar)} if self.scaled else {}
+        noise = {NOISE_SCALE: NoiseScale(scalar, scalar)} if self.noise_scale else {}
+        return {**self.sums, GRADIENT_NORM: scalar, **overflowed, **noise}
 
     def zero_sums(self) -> dict[str, Any]:
-        """Returns zeros in the structure of `sums`, to start a summation."""
-        return dict(zeros(self.sums))
+        """Returns zeros in the structure of a microbatch's sums, to start a summation."""
+        return dict(zeros({**self.sums, **({NOISE_SCALE: tf.TensorSpec([])} if self.noise_scale else {})}))
 
 
 def describe_loss(

@@ -275,6 +275,7 @@ class PhaseRunner:
             weighted=plan.weighted,
             limit=limit,
             loss_scale=self.loss_scales.get(plan.name),
+            parts=plan.microbatches * plan.replicas,
         )
 
     def _factor(self, plan: Plan) -> Factor | None:

@@ -58,6 +58,7 @@ class Planner:
         one_device_ids: Collection[int] = (),
         readable: Mapping[str, tf.Variable] = {},
         precision: Precision = FLOAT32,
+        noise_scale: bool = False,
     ):
         """Starts from the specs of the source's features, `batch`; errors name variables by the paths in `variables`.
 
@@ -69,7 +70,7 @@ class Planner:
         self.rows = rows * replicas  # of one global microbatch
         self.replicas, self.one_device_ids = replicas, one_device_ids
         self.known = {key: tf.TensorSpec(spec.shape[2:], spec.dtype) for key, spec in batch.items()}
-        self.precision = precision
+        self.precision, self.noise_scale = precision, noise_scale
         self.makers: dict[str, Phase] = {}
         self.plans: dict[str, Plan] = {}
 
@@ -124,11 +125,26 @@ class Planner:
         loss = describe_loss(phase.loss, specs, name, elsewhere, **mixes)
         through = self._through(phase, loss.access, replicated=place["replicated"])
         computes_in = {place["narrowing"].dtype, *([through.narrowing.dtype] if through else [])}
-        loss = dataclasses.replace(loss, scaled=tf.float16 in computes_in)
+        loss = dataclasses.replace(loss, scaled=tf.float16 in computes_in, noise_scale=self.noise_scale)
+        if self.noise_scale:
+            self._check_parts(phase, place["microbatches"] * place["replicas"])
         if through is None:
             self._check_reached(phase, loss.access)
         reads = _read(loss.access, specs)
         return Plan(phase, reads=reads, outputs=loss.outputs, access=loss.access, loss=loss, through=through, **place)
+
+    def _check_parts(self, phase: Update, parts: int) -> None:
+        """Raises a `ConfigurationError` if an update has no gradients of parts of its batch to compare."""
+        if phase.through is not None:
+            raise ConfigurationError(
+                f"`NoiseScale` compares gradients of microbatches, but phase `{phase.name}` trains through "
+                f"`{phase.through}`, which has only their sum: remove the hook."
+            )
+        if parts == 1:
+            raise ConfigurationError(
+                f"`NoiseScale` compares gradients of parts of a batch, but phase `{phase.name}` has one microbatch on "
+                "one device: set `Trainer.microbatches` to 2 or more, or remove the hook."
+            )
 
     def _microbatches_of(self, phase: Phase) -> int:
         if isinstance(phase, Compute) and phase.state is not None:

@@ -43,6 +43,7 @@ class TrainStep:
     `{phase: dtype}`. `loss_scales` are those of another step, by update; a step makes its own by default. An `exchange`
     replaces the backend's. With
     `writes=False`, updates are computed, but not written. `decode` converts values from a source's storage format.
+    With `noise_scale`, sums have the gradient noise scale of each update.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class TrainStep:
         exchange: Exchange | None = None,
         writes: bool = True,
         decode: Callable[[Batch], Batch] | None = None,
+        noise_scale: bool = False,
     ):
         self.optimizers, self.writes = assembly.optimizers, writes
         self.decode_by(decode)
@@ -76,6 +78,7 @@ class TrainStep:
             one_device_ids=assembly.one_device_ids,
             readable=assembly.variables,
             precision=self.precision,
+            noise_scale=noise_scale,
         )
         self.precision.check_device([phase.name for phase in assembly.phases], self.exchange.device)
         self.plans = [planner.add(phase) for phase in assembly.phases]

@@ -16,10 +16,14 @@ Sums = Mapping[str, Any]  # "weight", "loss" and each metric: weighted sums, or 
 
 GRADIENT_NORM = "gradient_norm"
 OVERFLOWED = "overflowed_steps"
+NOISE_SCALE = "noise_scale"
 
 # Names that a line of metrics uses for something else.
 RESERVED = frozenset(
-    {"loss", "weight", GRADIENT_NORM, OVERFLOWED, "step", "split", "examples_per_second", "step_seconds", "data_wait"}
+    {
+        *("loss", "weight", GRADIENT_NORM, OVERFLOWED, NOISE_SCALE),
+        *("step", "split", "examples_per_second", "step_seconds", "data_wait"),
+    }
 )
 
 

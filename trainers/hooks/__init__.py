@@ -17,6 +17,7 @@ FILES = {
     "Histograms": "histograms",
     "Judge": "samples",
     "LinearProbe": "probe",
+    "NoiseScale": "noise_scale",
     "Norms": "norms",
     "Quality": "samples",
     "Reconstructions": "reconstructions",

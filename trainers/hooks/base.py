@@ -111,6 +111,7 @@ class Hook(ChunkHook, abc.ABC):
 
     every: int | None = None
     section = "hook"  # the watchdog's name for this part of the run
+    noise_scale = False  # whether steps measure the gradient noise scale for it
     scope = ""  # the gin scope in which it was made
     of: Callable[[], Experiment | None] | None = None  # the experiment it was used in, if Python calls trained it
 
