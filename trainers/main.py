@@ -44,6 +44,7 @@ MODES = {
     "dry_run": "prints operations, memory per device and communication of a step, from shapes alone",
     "diagnose": "measures the parts of a step's time, names the bottleneck, and tries gin lines that could help",
     "tune": "tries settings that don't change results, and prints the gin lines that make training faster",
+    "find_rate": "trains a copy with a rising learning rate, and suggests one",
     "replay": "repeats the step of a `--capsule`, and names the first non-finite value: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }

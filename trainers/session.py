@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ NOT_IDENTITY = (
 )
 
 
-TRAINING = ("train", "tune", "diagnose", "replay", "summary")  # modes with steps, which `Trainer.memory_budget` changes
+# Modes with steps, which `Trainer.memory_budget` changes.
+TRAINING = ("train", "tune", "find_rate", "diagnose", "replay", "summary")
 
 
 class Session:
@@ -89,12 +90,14 @@ class Session:
         for text in self.configuration.preferred:
             print(text, flush=True)
 
-    def trainer(self, *, eagerly: bool = False) -> Trainer:
+    def trainer(self, *, eagerly: bool = False, bound: Callable[[], object] = lambda: None) -> Trainer:
         """Makes the experiment and its trainer; nothing is written yet.
 
-        With `eagerly`, for a session that takes only eager steps, nothing is traced.
+        With `eagerly`, for a session that takes only eager steps, nothing is traced. `bound` is called when gin has
+        the bindings, before anything is made.
         """
         self.bind(required=[Experiment, Settings])
+        bound()
         must_agree(checkpoint=self.workdir.newest_name())  # separate folders would differ
         failed = functools.partial(record_failed_start, self.workdir) if self.flags.mode == "train" else None
         watched = ending_where_set_up_hangs(self.workdir, _limits_of_set_up(), failed)
