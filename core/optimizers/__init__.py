@@ -7,17 +7,24 @@ from core.optimizers.adam_variants import adamax, amsgrad, nadam, radam
 from core.optimizers.averaging import ema, polyak
 from core.optimizers.chain import chain
 from core.optimizers.clipping import adaptive_clip, clip_by_global_norm, clip_by_norm, clip_by_value
+from core.optimizers.d_adaptation import dadapt_adamw
+from core.optimizers.dog import dog
 from core.optimizers.finite import apply_if_finite
 from core.optimizers.gradients import centralise, gradient_noise, weight_decay
 from core.optimizers.groups import frozen, groups
 from core.optimizers.last_rates import last_rates
 from core.optimizers.layerwise import lamb, lars
+from core.optimizers.lbfgs import lbfgs
 from core.optimizers.lion import lion
 from core.optimizers.lookahead import lookahead, sam
+from core.optimizers.mechanic import mechanic
 from core.optimizers.muon import muon
 from core.optimizers.mup import mup
+from core.optimizers.optimistic import optimistic
 from core.optimizers.optimizer import Optimizer
 from core.optimizers.plateau import reduce_on_plateau
+from core.optimizers.prodigy import prodigy
+from core.optimizers.rprop import rprop
 from core.optimizers.schedule_free import schedule_free_adamw
 from core.optimizers.schedules import (
     constant,
@@ -58,6 +65,8 @@ __all__ = [
     "constant",
     "cosine",
     "cosine_restarts",
+    "dadapt_adamw",
+    "dog",
     "ema",
     "exponential",
     "frozen",
@@ -68,21 +77,26 @@ __all__ = [
     "lamb",
     "lars",
     "last_rates",
+    "lbfgs",
     "linear",
     "lion",
     "lookahead",
+    "mechanic",
     "muon",
     "mup",
     "nadam",
     "named",
     "observer",
     "one_cycle",
+    "optimistic",
     "piecewise_constant",
     "polyak",
     "polynomial",
+    "prodigy",
     "radam",
     "reduce_on_plateau",
     "rmsprop",
+    "rprop",
     "sam",
     "schedule_free_adamw",
     "sgd",

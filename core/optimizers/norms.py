@@ -30,6 +30,21 @@ def global_norm(tensors: Tensors) -> tf.Tensor:
     return tf.sqrt(2.0 * tf.add_n([tf.cast(x, wide) for x in halves]))
 
 
+def dot(x: Tensors, y: Tensors) -> tf.Tensor:
+    """Returns the inner product ⟨x, y⟩ over all tensors, in float32."""
+    return _sum([tf.reduce_sum(values * y[path]) for path, values in x.items()])
+
+
+def sum_of_magnitudes(tensors: Tensors) -> tf.Tensor:
+    """Returns ‖x‖₁ over all tensors, in float32."""
+    return _sum([tf.reduce_sum(tf.abs(x)) for x in tensors.values()])
+
+
+def _sum(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
+    # Not by `add_n`, which adds a scalar parameter's share first or last, depending on which buffer it may overwrite.
+    return tf.reduce_sum(tf.stack([tf.cast(x, tf.float32) for x in scalars]))
+
+
 def half_of_squares(x: tf.Tensor) -> tf.Tensor:
     """Returns half the sum of the squares of `x`, in one pass."""
     if not in_xla():

@@ -194,6 +194,65 @@ def numpy_shampoo(rate: float, momentum: float, epsilon: float, root_every: int)
     return Peer(init, step)
 
 
+def numpy_lbfgs(rate: float, memory_size: int) -> Peer:
+    """Computes the inverse Hessian as a dense matrix, by the recursion of BFGS over the stored pairs."""
+
+    def flat(tensors: Any) -> Any:
+        return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in tensors.values()])
+
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        pairs, last = state
+        x, g = flat(params), flat(gradients)
+        if last is not None:
+            s, y = x - last[0], g - last[1]
+            if s @ y > 1e-6 * np.sqrt((s @ s) * (y @ y)):
+                pairs = [*pairs, (s, y)][-memory_size:]
+        newest = pairs[-1] if pairs else None
+        gamma = (newest[0] @ newest[1]) / (newest[1] @ newest[1]) if newest else min(1.0, 1.0 / np.sqrt(g @ g))
+        inverse = gamma * np.eye(len(x))
+        for s, y in pairs:
+            turn = np.eye(len(x)) - np.outer(y, s) / (s @ y)
+            inverse = turn.T @ inverse @ turn + np.outer(s, s) / (s @ y)
+        ends = np.cumsum([np.size(p) for p in params.values()])[:-1]
+        moves = dict(zip(params, np.split(-rate * inverse @ g, ends), strict=True))
+        moved = {path: np.asarray(p, np.float64) + moves[path].reshape(np.shape(p)) for path, p in params.items()}
+        return moved, (pairs, (x, g))
+
+    return Peer(lambda params: ([], None), step)
+
+
+def numpy_rprop(start: float, largest: float) -> Peer:
+    """Takes one weight after the other, by the cases of the paper."""
+
+    def cases(weight: float, gradient: float, before: float, size: float) -> tuple[float, float, float]:
+        if gradient * before > 0:
+            size = min(1.2 * size, largest)
+        elif gradient * before < 0:
+            size, gradient = max(0.5 * size, 1e-6), 0.0
+        return weight - size * np.sign(gradient), gradient, size
+
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        new, moved = {}, {}
+        for path, p in params.items():
+            moved[path], *new[path] = np.vectorize(cases, otypes=[float] * 3)(p, gradients[path], *state[path])
+        return moved, new
+
+    return Peer(
+        lambda params: {path: [np.zeros(np.shape(p)), np.full(np.shape(p), start)] for path, p in params.items()}, step
+    )
+
+
+def optax_prodigy(rate: optax.Schedule, d_0: float) -> optax.GradientTransformation:
+    """Decays all parameters except `net/0/b`."""
+    with_decay, without = (optax.contrib.prodigy(rate, estim_lr0=d_0, weight_decay=w) for w in (0.1, 0.0))
+
+    def update(gradients: Any, state: Any, params: Any = None) -> Any:
+        updates, new = with_decay.update(gradients, state, params)
+        return {**updates, "net/0/b": without.update(gradients, state, params)[0]["net/0/b"]}, new
+
+    return optax.GradientTransformation(with_decay.init, update)
+
+
 def optax_muon() -> optax.GradientTransformation:
     return optax.partition(
         {"muon": optax.contrib.muon(0.01, weight_decay=0.1), "adamw": optax.adamw(0.003, weight_decay=0.01)},

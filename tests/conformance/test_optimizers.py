@@ -166,24 +166,27 @@ GOOD: dict[str, Any] = {
     "max_value": 1.0,
 }
 NEGATIVE = "learning_rate rate initial_rate peak_rate final_rate weight_decay epsilon eta gamma initial_sum cooldown "
-NEGATIVE += "absolute_tolerance min_scale start max_consecutive_errors weight_power warmup_steps"
+NEGATIVE += "absolute_tolerance min_scale start max_consecutive_errors weight_power warmup_steps beta"
 ZERO = "max_norm max_value clipping trust_coefficient slow_step_size steps decay_steps total_steps period power "
 ZERO += "period_multiplier decay_rate sync_period patience accumulate root_every max_size newton_schulz_steps "
 ZERO += "base_width min_factored_size clipping_threshold decay_exponent initial_divisor final_divisor"
+ZERO += " d_0 initial_distance initial_scale num_betas memory_size initial_step_size min_step_size max_step_size"
 BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(NEGATIVE.split(), (-1,)),
     **dict.fromkeys(ZERO.split(), (0, -1)),
     **dict.fromkeys(("beta_1", "beta_2", "momentum", "rho", "decay"), (-0.1, 1.0)),
     "warmup_fraction": (0.0, 1.0),
     "slots": ("int4", "float16", tf.int32, 8),
-    "factor": (0.0, 1.0),
+    **dict.fromkeys(("factor", "eta_minus"), (0.0, 1.0)),
+    "eta_plus": (0.0, 1.0),
     "relative_tolerance": (-0.1, 1.1),
     "rates": ([0.1, -0.1],),
     "boundaries": ([], [0], [-3], [3, 3]),
     "schedules": (),  # as many as the boundaries
     "rules": ({},),
 }
-ABOVE_ZERO = "adadelta adafactor adagrad adaptive_clip muon rmsprop shampoo"  # their epsilon; others may have none
+# The epsilon of these; some have none.
+ABOVE_ZERO = "adadelta adafactor adagrad adaptive_clip dadapt_adamw dog mechanic muon rmsprop shampoo"
 ONLY_BAD = {
     **{(part, "epsilon"): (0, -1) for part in ABOVE_ZERO.split()},
     ("sam", "rho"): (0.0,),
@@ -237,6 +240,8 @@ def test_warm_up_that_fills_the_total_is_refused() -> None:
     "make",
     [
         functools.partial(optimizers.adamw, 0.1, no_decay=["net/0/bias"]),
+        functools.partial(optimizers.prodigy, no_decay=["net/0/bias"]),
+        functools.partial(optimizers.dadapt_adamw, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lamb, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lion, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lars, 0.1, plain=["net/0/bias"]),

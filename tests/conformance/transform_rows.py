@@ -71,6 +71,13 @@ TRANSFORMS = (
         "gradients, value",
         steps=50,  # the losses level off late
     ),
+    Row("optimistic", lambda: chain(ours.sgd(ours.linear(0.1, 0.0, steps=40)), ours.optimistic(0.5)),
+        lambda: optax.chain(optax.sgd(optax.linear_schedule(0.1, 0.0, 40)),
+                            optax.scale_by_optimistic_gradient(1.0, 0.5)), "Optax", "Daskalakis et al. (2018)",
+        "gradients, step"),
+    Row("optimistic", lambda: chain(ours.adam(0.01), ours.optimistic()),
+        lambda: in_float64(lambda: optax.chain(optax.adam(0.01), optax.scale_by_optimistic_gradient(1.0, 1.0))),
+        "Optax, float64", "Daskalakis et al. (2018)", "gradients, step", case="after Adam"),
     Row("ema", lambda: chain(ours.sgd(0.1), ours.ema(0.9)), lambda: average_of_weights(optax.ema(0.9)), "Optax", "",
         "parameters, step"),
     Row("polyak", lambda: chain(ours.sgd(0.1), ours.polyak(start=10)),

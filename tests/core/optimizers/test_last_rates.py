@@ -11,7 +11,9 @@ from core.optimizers import Optimizer, apply_if_finite, chain, groups, last_rate
 
 SCHEDULE = linear(0.5, 0.0, steps=8)
 FUNCTIONS = {name: x for name in optimizers.__all__ if inspect.isfunction(x := getattr(optimizers, name))}
-RULES = [name for name, x in FUNCTIONS.items() if [*inspect.signature(x).parameters][:1] == ["learning_rate"]]
+ESTIMATED = ["dadapt_adamw", "dog", "prodigy"]  # their rate is `learning_rate` times their own estimate
+GIVEN = [name for name, x in FUNCTIONS.items() if [*inspect.signature(x).parameters][:1] == ["learning_rate"]]
+RULES = [name for name in GIVEN if name not in ESTIMATED]
 
 
 def small(transform, **values):
