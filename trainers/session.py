@@ -27,9 +27,8 @@ from trainers.lifecycle.start import Configured, Start, newest_checkpoint, recor
 from trainers.loop.run_state import RunContext
 from trainers.options.checkpoints import chosen_checkpoint
 from trainers.options.deadlines import Limits
-from trainers.options.device_peak import given_peak
 from trainers.process.signals import Preemption
-from trainers.settings import Settings
+from trainers.settings import Settings, given_peak
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 

@@ -1,4 +1,4 @@
-"""Settings of the trainer, with their checks."""
+"""Settings of the trainer and of the dry run, with their checks."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
 from core.parallel.local_steps import LocalSteps
 from core.precision import Precision
-from trainers.hooks.base import Hook
+from trainers.hooks import Hook
 from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
 from trainers.options.compile import compile_words, what_to_compile
@@ -261,3 +261,14 @@ class Settings:
 def _nearest(steps: int, unit: int) -> int:
     """Returns the positive multiple of `unit` that is nearest to `steps`."""
     return max(1, round(steps / unit)) * unit
+
+
+@gin.configurable("DryRun")
+def given_peak(*, peak: float | None = None) -> float | None:
+    """Returns `DryRun.peak`, the peak operations per second of a device that can't be measured here."""
+    if peak is not None and not (isinstance(peak, float | int) and 0 < peak < float("inf")):
+        raise ConfigurationError(
+            f"`DryRun.peak` is {shown(peak)}; it is a device's peak operations per second: give a number, as 312e12. "
+            "See docs/make-it-fast.md#a-lower-bound."
+        )
+    return peak

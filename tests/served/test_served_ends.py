@@ -14,7 +14,7 @@ SIGNALS = """
 import os
 import signal
 import gin
-from trainers.hooks.base import Hook
+from trainers.hooks import Hook
 
 @gin.configurable
 class Signals(Hook):

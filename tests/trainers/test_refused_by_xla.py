@@ -16,7 +16,7 @@ from models.classifiers.convnet import ConvNetClassifier
 from tests.toys import Line
 from tests.trainers.test_compile import Clock, Said, choose
 from tests.trainers.trainer_lab import make, train
-from trainers.errors.xla import refused_by_xla
+from trainers.errors.tensorflow import refused_by_xla
 
 
 def with_loss(loss, *, make_net=None, **settings):

@@ -15,7 +15,7 @@ from core.testing import on_virtual_cpus
 from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
-from trainers.hooks.base import Hook
+from trainers.hooks import Hook
 
 
 class Steps(Hook):

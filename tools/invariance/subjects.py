@@ -19,8 +19,7 @@ from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit import registry
-from trainers.gin_audit.audit import Configuration, read
-from trainers.gin_audit.imports import import_module
+from trainers.gin_audit.audit import Configuration, import_module, read
 from trainers.gin_audit.statements import Reference, names_in, scoped
 from trainers.settings import Settings
 

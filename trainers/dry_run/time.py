@@ -7,7 +7,7 @@ from core.estimate import TURNS, Figures, Kind
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.operations import counted
 from trainers.dry_run.speeds import Seconds, Speeds, measured_seconds, measured_speeds
-from trainers.options.device_peak import given_peak
+from trainers.settings import given_peak
 
 
 class Least(NamedTuple):

@@ -8,6 +8,7 @@ code calls, has exit code 1 and a traceback of the user's files.
 import contextlib
 import itertools
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -83,9 +84,7 @@ def after(error: BaseException) -> Iterator[None]:
 
 def plain(error: BaseException) -> str:
     """Returns the message of `error` without the text that gin adds to an exception in a configurable."""
-    from trainers.gin_audit.imports import plain_message
-
-    return plain_message(error)
+    return re.split(r"\n  (?:In call to configurable '|No values supplied by Gin)", str(error))[0]
 
 
 def _explained(error: BaseException) -> BaseException:

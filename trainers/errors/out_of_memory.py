@@ -25,7 +25,7 @@ _TRAINING = (
     "or keep fewer activations by `Experiment.recompute`",
 )
 _SECTIONS = {
-    "trainers/gin_audit/imports.py": ("importing a module that the configuration names", "Free memory on this machine"),
+    "trainers/gin_audit/audit.py": ("importing a module that the configuration names", "Free memory on this machine"),
     "core/checkpoint/": ("restoring or saving a checkpoint", "Free memory on this machine or device"),
     "trainers/loop/input.py": (
         "reading a batch",

@@ -10,6 +10,9 @@ without effect.
 """
 
 import dataclasses
+import importlib
+import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +24,10 @@ from core.errors import ConfigurationError, did_you_mean
 from trainers.gin_audit import checks, registry
 from trainers.gin_audit.graph import Graph, Node, check_cycles, covers
 from trainers.gin_audit.identity import config_hash, difference, identity, operative_text
-from trainers.gin_audit.imports import import_module, plain_message
 from trainers.gin_audit.parse import read_all
 from trainers.gin_audit.statements import Binding, Import, Macro, Override, Reference, names_in, scoped, settle, text
 
-__all__ = ["Configuration", "config_hash", "difference", "operative_text", "plain_message", "read"]
+__all__ = ["Configuration", "config_hash", "difference", "operative_text", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,3 +234,44 @@ def _gin_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {_gin_value(k): _gin_value(v) for k, v in value.items()}
     return value
+
+
+def import_module(item: Import) -> None:
+    """Imports the module of a gin file's `import` statement; this registers the module's configurables."""
+    if item.module.startswith("__gin__"):
+        raise ConfigurationError(
+            f"`{item.statement.format()}` ({item.place}): dynamic registration is not supported; decorate with "
+            "`@gin.configurable` and import the module."
+        )
+    try:
+        importlib.import_module(item.module)
+    except ModuleNotFoundError as error:
+        if f"{item.module}.".startswith(f"{error.name}."):
+            raise _no_such_module(item, error) from error
+        raise  # the module exists, but imports a missing one
+    except SyntaxError as error:
+        place = f" ({error.filename}:{error.lineno})" if error.filename else ""
+        raise _unreadable(item, f"{place}: {error.msg}") from error
+    except ValueError as error:
+        if "null bytes" not in str(error):  # the text in older versions of Python
+            raise
+        raise _unreadable(item, f": {error}") from error
+
+
+def _unreadable(item: Import, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"`{item.statement.format()}` ({item.place}): Python can't read that module{why}. Correct the file."
+    )
+
+
+def _no_such_module(item: Import, error: ModuleNotFoundError) -> ConfigurationError:
+    missing = error.name or item.module
+    parent, _, last = missing.rpartition(".")
+    path = getattr(sys.modules.get(parent), "__path__", []) if parent else None
+    names = {module.name for module in pkgutil.iter_modules(path)}
+    close = did_you_mean(last, names).replace("`", f"`{parent}." if parent else "`", 1)
+    return ConfigurationError(
+        f"`{item.statement.format()}` ({item.place}): there is no module `{missing}`.{close} Modules are searched in "
+        f"the working directory ({Path.cwd()}) and in `PYTHONPATH`: run from the directory that contains it, or "
+        "install it (`pip install -e`)."
+    )

@@ -11,8 +11,7 @@ from typing import Any
 
 from core.errors import ConfigurationError
 from trainers.gin_audit import registry
-from trainers.gin_audit.statements import Binding, Macro, Reference, names_in, text
-from trainers.gin_audit.types import Constant
+from trainers.gin_audit.statements import Binding, Constant, Macro, Reference, names_in, text
 
 
 @dataclasses.dataclass(frozen=True)

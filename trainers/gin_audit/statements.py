@@ -48,6 +48,17 @@ class Macro:
 
 
 @dataclasses.dataclass(frozen=True)
+class Constant:
+    """The value of a `%name` that Python code registered with `gin.constant`."""
+
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Binding:
     """`scope/selector.parameter = value`, or a macro's definition `name = value`, without a parameter."""
 

@@ -24,7 +24,7 @@ from core.precision import EVALUATE
 from core.task import Batch
 from core.task.overheard import overheard
 from trainers.errors.tensorflow import explained
-from trainers.hooks.base import Hook, Run
+from trainers.hooks import Hook, Run
 
 DEAD = 0.5  # share of units; fewer inactive units are normal
 

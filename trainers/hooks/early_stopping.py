@@ -9,7 +9,7 @@ import gin
 from core.arguments import is_size
 from core.checkpoint import Keep
 from core.errors import ConfigurationError, shown
-from trainers.hooks.base import Hook, Run
+from trainers.hooks import Hook, Run
 from trainers.options.checkpoints import better_of
 
 

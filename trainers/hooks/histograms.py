@@ -15,7 +15,7 @@ from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.module import named_variables
 from core.optimizers.paths import matching
-from trainers.hooks.base import Hook, Run
+from trainers.hooks import Hook, Run
 
 
 @gin.configurable

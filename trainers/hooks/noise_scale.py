@@ -7,7 +7,7 @@ In a gin file:
 
 import gin
 
-from trainers.hooks.base import Hook, Run
+from trainers.hooks import Hook, Run
 
 
 @gin.configurable

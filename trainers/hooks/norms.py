@@ -13,7 +13,7 @@ import gin
 
 from core.engine import Watch
 from core.errors import ConfigurationError
-from trainers.hooks.base import Hook, Run
+from trainers.hooks import Hook, Run
 
 THROWN_ABOUT = 0.3  # relative to the weight; larger updates destroy what was learnt
 ROUNDED_AWAY = 2.0**-24  # relative to the weight; float32 rounds smaller updates away

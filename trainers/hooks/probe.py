@@ -22,7 +22,7 @@ from core.optimizers import adam
 from core.precision import EVALUATE
 from core.task import Batch, Task
 from trainers.errors.tensorflow import explained
-from trainers.hooks.base import Hook, Run
+from trainers.hooks import Hook, Run
 
 Array = npt.NDArray[Any]
 

@@ -19,7 +19,7 @@ from core.errors import ConfigurationError, shown
 from core.precision import SAMPLE
 from core.task import Batch
 from trainers.errors.tensorflow import explained
-from trainers.hooks.base import Hook, Run, keep_sample
+from trainers.hooks import Hook, Run, keep_sample
 from trainers.hooks.samples import encode_grid
 
 

@@ -23,7 +23,7 @@ from core.errors import ConfigurationError, shown
 from core.precision import AS_GIVEN, SAMPLE, Narrowing
 from core.random import Rng
 from core.task import Task
-from trainers.hooks.base import Hook, Run, keep_sample
+from trainers.hooks import Hook, Run, keep_sample
 
 Sampler = Any  # a traced function without arguments; its type isn't public
 

@@ -22,7 +22,7 @@ from core.errors import ConfigurationError, NotFiniteError, shown
 from core.precision import AS_GIVEN, SAMPLE, Narrowing
 from core.random import Rng
 from core.task import Task
-from trainers.hooks.base import Hook, Run, keep_sample
+from trainers.hooks import Hook, Run, keep_sample
 
 Writer = Callable[[], list[bytes]]
 

@@ -21,7 +21,7 @@ from core.precision import SAMPLE
 from core.task import Batch
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
-from trainers.hooks.base import Hook, Run, keep_sample
+from trainers.hooks import Hook, Run, keep_sample
 from trainers.hooks.samples import encode_grid
 
 ROWS = 64  # translated at once

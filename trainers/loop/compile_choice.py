@@ -20,7 +20,7 @@ from core.disk import write_whole
 from core.engine import ALL_WELL, TrainStep
 from core.machine import processor, usable_cores
 from core.measure.clock import Round, medians, rounds
-from trainers.errors.xla import refused_by_xla
+from trainers.errors.tensorflow import refused_by_xla
 from trainers.loop.run_state import RunContext, RunState
 from trainers.options.compile import AUTO, CHOICE, OFF, XLA, Compile, compile_words, what_to_compile
 from trainers.workdir import json_text

@@ -10,7 +10,7 @@ import tensorflow as tf
 from core.cluster import is_chief
 from core.errors import ConfigurationError, shown
 from core.telemetry import Telemetry
-from trainers.hooks.base import ChunkHook, Run
+from trainers.hooks import ChunkHook, Run
 
 EXTRA = "`pip install -e '.[profile]'` brings it"
 

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from core.engine import make_chunk
 from core.telemetry import Telemetry
-from trainers.errors.tensorflow import explained, repeatable_or_refused
-from trainers.errors.xla import compiled_or_refused
+from trainers.errors.tensorflow import compiled_or_refused, explained, repeatable_or_refused
 from trainers.loop.run_state import RunContext
 from trainers.options.compile import AUTO
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.errors import ConfigurationError
 from core.optimizers import Optimizer
-from trainers.hooks.base import ChunkHook, Hook, Run
+from trainers.hooks import ChunkHook, Hook, Run
 from trainers.loop.profiler import Profiler
 from trainers.loop.run_state import RunContext, RunState
 from trainers.loop.speed import Gauges, Meter

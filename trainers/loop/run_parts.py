@@ -13,7 +13,7 @@ from core.errors import ConfigurationError, shown
 from core.weights import AVERAGES
 from trainers.evaluation.averaged_weights import where_averages_lie
 from trainers.experiment import Experiment
-from trainers.hooks.base import Hook, by_name
+from trainers.hooks import Hook, by_name
 from trainers.loop.input import SOURCE, Input
 from trainers.settings import Settings
 from trainers.workdir import Workdir

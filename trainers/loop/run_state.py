@@ -20,7 +20,7 @@ from core.weights import AVERAGES
 from trainers.errors.tensorflow import REMEDY
 from trainers.evaluation.averaged_weights import restore
 from trainers.experiment import Experiment
-from trainers.hooks.base import Hook
+from trainers.hooks import Hook
 from trainers.loop.input import Input
 from trainers.loop.run_parts import FINISHED, RESTART, Beginnings, Ending, HookStates, Origin, PassedOver, Place
 from trainers.loop.watchdog import Section

@@ -13,7 +13,7 @@ from core.engine import LOSS_SCALE, TrainStep
 from core.estimate import operations_of
 from core.optimizers import Optimizer, last_rates
 from core.task.loss import GRADIENT_NORM, OVERFLOWED, Sums, means
-from trainers.hooks.base import ChunkHook, Run
+from trainers.hooks import ChunkHook, Run
 
 WAIT = "data"  # the section that waits for data
 PAUSES = ("hook", "evaluation", "save")  # sections without training

@@ -15,8 +15,7 @@ from core.disk import unfinished_folder
 from core.distribution import Agreement
 from core.engine import ALL_WELL
 from core.measure import Program
-from trainers.errors.tensorflow import explained, repeatable_or_refused
-from trainers.errors.xla import compiled_or_refused
+from trainers.errors.tensorflow import compiled_or_refused, explained, repeatable_or_refused
 from trainers.loop.bad_step import explain_bad_step
 from trainers.session import Session
 from trainers.trainer import Trainer

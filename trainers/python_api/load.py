@@ -27,12 +27,11 @@ from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment, given_precision
 from trainers.gin_audit import audit
 from trainers.options.checkpoints import chosen_checkpoint
-from trainers.options.device_peak import given_peak
 from trainers.python_api.gin_bindings import KeptBindings
 from trainers.runs.figures import Curve
 from trainers.runs.find import find_runs
 from trainers.runs.read import is_run, read_run
-from trainers.settings import Settings
+from trainers.settings import Settings, given_peak
 from trainers.workdir import Workdir, named_folder
 
 # A run is loaded onto one device, whatever strategy or initial weights it had.

@@ -6,7 +6,7 @@ import gin
 import pytest
 from config_lab import GOOD, Lab, bound, clean, consumed, mirrored, refused, says
 
-from trainers.gin_audit.audit import plain_message
+from trainers.errors.exit_report import plain
 
 _clean = pytest.fixture(autouse=True)(clean)
 
@@ -82,8 +82,8 @@ def test_plain_message_drops_what_gin_appends() -> None:
 
     with pytest.raises(ValueError, match="In call to configurable") as caught:
         failing(3)
-    assert plain_message(caught.value) == "`x` is 3;\n  give another"
+    assert plain(caught.value) == "`x` is 3;\n  give another"
     with pytest.raises(TypeError, match="No values supplied") as missing:
         failing()
-    assert plain_message(missing.value).endswith("missing 1 required positional argument: 'x'")
-    assert plain_message(KeyError("a")) == "'a'"
+    assert plain(missing.value).endswith("missing 1 required positional argument: 'x'")
+    assert plain(KeyError("a")) == "'a'"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.trainers.trainer_lab import Crash, idle, make
-from trainers.hooks.base import Hook
+from trainers.hooks import Hook
 
 
 class Following(Hook):

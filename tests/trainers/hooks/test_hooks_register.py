@@ -28,8 +28,8 @@ def imported_for(*selectors: str) -> set[str]:
 
 
 def test_hook_is_imported_that_a_selector_names() -> None:
-    assert imported_for("hooks.norms.Norms") == {"base", "norms"}
+    assert imported_for("hooks.norms.Norms") == {"norms"}
 
 
 def test_all_hooks_are_imported_for_a_name_that_gin_does_not_know() -> None:
-    assert imported_for("Norm") >= {"base", *hooks.FILES.values()}
+    assert imported_for("Norm") >= {*hooks.FILES.values()}
