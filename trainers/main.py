@@ -28,11 +28,17 @@ from absl.flags import DEFINE_boolean, DEFINE_multi_string, DEFINE_string, FlagV
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
 from core.signals import held_back
 from trainers.errors.exit_report import report
-from trainers.errors.packages import CHECKOUT, check_own_packages, import_packages
 from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.bootstrap import (
+    CHECKOUT,
+    check_own_packages,
+    import_packages,
+    only_what_is_used,
+    without_collector,
+)
 from trainers.process.flags import FlagTable, define_table, parse_flags, refuse_address
 from trainers.process.signals import Preemption, without_wishes
-from trainers.process.tensorflow import native_stderr_in, only_what_is_used, without_collector
+from trainers.process.standard_streams import native_stderr_in
 
 MODES = {
     "train": "trains, with evaluation; resumes a stopped run of the same configuration",

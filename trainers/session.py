@@ -22,12 +22,11 @@ from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 from trainers.gin_audit.audit import Configuration
 from trainers.gin_audit.identity import difference, identity, operative_text, read_identity
-from trainers.lifecycle.hang_exit import ending_where_set_up_hangs
 from trainers.lifecycle.start import Configured, Start, newest_checkpoint, record_failed_start
 from trainers.loop.run_state import RunContext
 from trainers.options.checkpoints import chosen_checkpoint
-from trainers.options.deadlines import Limits
 from trainers.process.signals import Preemption
+from trainers.process.watchdog import Limits, ending_where_set_up_hangs
 from trainers.settings import Settings, given_peak
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir

@@ -21,8 +21,8 @@ from trainers.hooks import Hook
 from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
 from trainers.options.compile import compile_words, what_to_compile
-from trainers.options.deadlines import Limits
 from trainers.options.sizes import MOST, bytes_of_text
+from trainers.process.watchdog import Limits
 
 MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50

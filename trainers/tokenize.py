@@ -27,7 +27,7 @@ from trainers.errors.exit_report import report
 from trainers.process.application import command_of, run_app, start_logging
 from trainers.process.flags import parse_flags
 from trainers.process.signals import Preemption
-from trainers.process.tensorflow import native_stderr_in
+from trainers.process.standard_streams import native_stderr_in
 
 if TYPE_CHECKING:
     from core.data.corpus import Text

@@ -25,8 +25,8 @@ from trainers.loop.recovery import LeaveCapsule, Recovery
 from trainers.loop.run_hooks import HookCalls, SaveCheckpoint, chunk_hooks, standard_hooks
 from trainers.loop.run_state import RunContext, RunState
 from trainers.loop.speed import Meter, figures_of, rate_figures, scale_figures
-from trainers.loop.watchdog import Watchdog
 from trainers.process.signals import Preemption
+from trainers.process.watchdog import Watchdog
 from trainers.settings import Settings
 from trainers.workdir import Workdir
 

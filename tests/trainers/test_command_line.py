@@ -11,7 +11,7 @@ import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, passed, refused, run, run_process
 from tests.trainers.command_lab import gin, write_task
-from trainers.process.tensorflow import log_name
+from trainers.process.standard_streams import log_name
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 INTERVALS = ("chunk_steps", "log_every", "checkpoint_every")

@@ -10,7 +10,7 @@ from tests import toys
 from tests.commands import CONFIGS, passed, refused, run
 from tests.trainers.resume_lab import killed_after, outcome
 from tests.trainers.trainer_lab import HELD_OUT, Crash, Small, hashes, make, newest, train
-from trainers.lifecycle.first_weights import begin
+from trainers.lifecycle.train_to_end import begin
 from trainers.modes.train_eagerly import eager_step
 from trainers.replay.repeat_steps import pass_steps
 

@@ -117,7 +117,7 @@ PARTS = (
     "core/metrics",
     "core/optimizers",
 )  # whose files are called by what they are about  # whose files are called by what they are about
-WITHOUT = {"core/initializers.py", "core/telemetry/jsonl.py", "trainers/errors/packages.py"}
+WITHOUT = {"core/initializers.py", "core/telemetry/jsonl.py", "trainers/process/bootstrap.py"}
 
 
 def messages():

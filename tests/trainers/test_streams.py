@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.commands import CHECKOUT, CONFIGS, environment, fork_server, python
-from trainers.process.tensorflow import without_collector
+from trainers.process.bootstrap import without_collector
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = tuple(

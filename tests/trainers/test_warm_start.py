@@ -20,9 +20,8 @@ from tests.commands import CONFIGS, launch, passed, refused, run
 from tests.trainers.resume_lab import killed_after, manifest_of
 from tests.trainers.test_keeping import there, with_accuracies
 from tests.trainers.trainer_lab import HELD_OUT, Deep, hashes, make, newest, train
-from trainers.lifecycle.first_weights import begin, warm_start
 from trainers.lifecycle.start import Configured, Start
-from trainers.lifecycle.train_to_end import run_training
+from trainers.lifecycle.train_to_end import begin, run_training, warm_start
 from trainers.loop.run_parts import RESTART
 from trainers.process.signals import Preemption
 

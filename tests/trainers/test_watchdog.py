@@ -9,9 +9,7 @@ from command_lab import write_task
 
 from core.errors import ConfigurationError
 from tests.commands import run_process
-from trainers.lifecycle.hang_exit import signs_of_writer, write_stacks
-from trainers.loop.watchdog import Hang, Watchdog
-from trainers.options.deadlines import LEAST, Limits
+from trainers.process.watchdog import LEAST, Hang, Limits, Watchdog, signs_of_writer, write_stacks
 
 HANGS = """
 import time

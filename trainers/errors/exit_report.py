@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import cast
 
 from core.errors import INTERRUPTED, ConfigurationError, TapeloopError, as_said
-from trainers.errors.packages import CHECKOUT
 
 _AS_IMPORTED = Path(__file__).absolute().parents[2]  # tracebacks don't resolve links
-_ROOTS = tuple({str(CHECKOUT): None, str(_AS_IMPORTED): None})
+_ROOTS = tuple({str(Path(__file__).resolve().parents[2]): None, str(_AS_IMPORTED): None})
 _OURS = tuple(os.path.join(root, name, "") for root in _ROOTS for name in ("core", "models", "trainers"))
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = {"site-packages", "dist-packages"}

@@ -79,7 +79,7 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/options/sizes": "docs/fit-into-memory.md",
     "trainers/options/checkpoints": "docs/checkpoints.md#which-checkpoints-stay",
     "trainers/launch": "docs/many-machines.md",
-    "trainers/options/deadlines": "docs/checkpoints.md#a-run-that-hangs",
+    "trainers/process/watchdog": "docs/checkpoints.md#a-run-that-hangs",
     "trainers/python_api/load": "docs/use-a-run.md",
     "trainers/main": "docs/running.md#flags",
     "trainers/modes/diagnose": "docs/make-it-fast.md#diagnose",
@@ -103,7 +103,7 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/sweep": "docs/runs.md#a-grid-of-runs",
     "trainers/tokenize": "docs/input.md#a-file-of-tokens",
     "trainers/verify_machine": "docs/first-run.md#more-than-one-device",
-    "trainers/lifecycle/first_weights": "docs/use-a-run.md#warm-start-and-fine-tune",
+    "trainers/lifecycle/train_to_end": "docs/use-a-run.md#warm-start-and-fine-tune",
     "trainers/workdir": "docs/running.md#the-folder-of-a-run",
 }
 PAGES = {  # by exit code, if no place is known

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from absl.flags import FlagValues
 
 from core.errors import ConfigurationError
-from trainers.errors.packages import CHECKOUT, import_packages
 from trainers.gin_audit.statements import Reference, text
 from trainers.launch.endings import Ending
+from trainers.process.bootstrap import CHECKOUT, import_packages
 
 
 @dataclasses.dataclass(frozen=True)

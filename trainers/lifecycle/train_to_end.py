@@ -1,18 +1,97 @@
-"""Training from start to result, for the command and for Python calls."""
+"""Training from its initial weights (random, another run's, a checkpoint's) to its result, by command or Python."""
 
+import contextlib
 import functools
+from typing import NamedTuple
 
+from core.checkpoint import Manifest
 from core.cluster import is_chief, joined, naming_lost_peers
-from core.errors import PeerLostError
+from core.errors import ConfigurationError, PeerLostError
 from core.telemetry import Console, JsonLines, StepLines, Telemetry, TensorBoard, Warned, Writer
+from core.weights import begin_with
 from trainers.errors.exit_report import after, exit_code_of, reason_of
-from trainers.lifecycle.first_weights import begin
-from trainers.lifecycle.hang_exit import ending_where_it_hangs
 from trainers.lifecycle.start import Start, record_failed_start
+from trainers.loop.run_parts import REPLICAS, RESTART, START_FROM
 from trainers.process.signals import Preemption
+from trainers.process.watchdog import Ending, WriteResult, signs_of_writer
 from trainers.trainer import Trainer
 
 WRITING_SECONDS = 60.0  # limit for a checkpoint being written when another worker is lost: the disk may hang
+
+
+class Beginning(NamedTuple):
+    """`lines` to print about how training begins; `to_save`, whether to save a checkpoint before the first step.
+
+    This checkpoint makes the start final: the run no longer needs another run's weights, and a repeated command doesn't
+    restart the optimizer twice.
+    """
+
+    lines: list[str]
+    to_save: bool
+
+
+def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: bool = False) -> Beginning:
+    """Restores the newest checkpoint, `manifest`, or else sets the initial weights; returns a `Beginning`."""
+    if manifest is None:
+        if restart_optimizer:
+            raise ConfigurationError(
+                f"`--restart_optimizer` is for resuming a run, but `{trainer.workdir.checkpoints}` has no "
+                "checkpoint: remove the flag, or give the run's folder with `--workdir=DIR`."
+            )
+        line = warm_start(trainer)
+        return Beginning([line] if line else [], to_save=line is not None)
+    restarted = manifest.extra.get(RESTART)
+    restarts = restart_optimizer and restarted is None
+    same_figures = trainer.state.restore(manifest, optimizers=not restarts)
+    if restarts and trainer.state.finished:
+        raise ConfigurationError(
+            f"`--restart_optimizer` is for resuming a run, but that in `{trainer.workdir.named}` has ended "
+            f"({trainer.state.outcome}) with `Trainer.steps = {trainer.steps}`: increase it, or remove the flag."
+        )
+    lines = [f"resuming from step {trainer.step} (`{manifest.path.name}`)"]
+    start = trainer.experiment.start_from
+    if start is not None and START_FROM not in trainer.state.beginnings.record:
+        lines.append(
+            f"Warning: `Experiment.start_from` has no effect on a run that is at step {trainer.step}: only a new one "
+            f"starts from `{start.path}`, in another `--workdir`"
+        )
+    before, now = manifest.extra.get(REPLICAS), trainer.train_step.exchange.replicas
+    if before not in (None, now):
+        lines.append(
+            f"{before} replicas took the local steps before, {now} take them now: the weights are bit-identical, "
+            "but results differ from here"
+        )
+    if not same_figures:
+        lines.append("the task's metrics have changed: the current metric line starts from zero")
+    to_save = restarts and trainer.state.go_on_with_fresh_optimizers(manifest)
+    if restarts:
+        lines.append(
+            f"`--restart_optimizer`: from step {trainer.step} on with a fresh optimizer, whose schedules count from 0"
+        )
+    elif restarted is not None and restart_optimizer:
+        lines.append(f"`--restart_optimizer` was applied at step {restarted['step']}, and isn't repeated")
+    return Beginning(lines, to_save)
+
+
+def warm_start(trainer: Trainer) -> str | None:
+    """Initialises a new run with the weights of `Experiment.start_from`; returns a line to print, or None if unset.
+
+    Optimizer state is new: averaged weights, and the weights at the start of a round of local steps, are set to the
+    loaded weights.
+    """
+    start = trainer.experiment.start_from
+    if start is None:
+        return None
+    begun = begin_with(start, trainer.experiment.task)
+    own = str(begun.record["sha256"])
+    if trainer.agreement.first_text(own) != own:
+        raise ConfigurationError(
+            f"`Experiment.start_from` is `{start.path}`, where this worker found other weights than the first worker: "
+            "give a path that all workers share, or one of the run's `checkpoints/step-*`."
+        )
+    trainer.state.restart_optimizers()
+    trainer.state.beginnings.note(START_FROM, begun.record)
+    return begun.line
 
 
 def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quiet: bool = False) -> None:
@@ -115,6 +194,23 @@ def _end_again(trainer: Trainer, *, quiet: bool) -> None:
     if is_chief() and not quiet:
         figures = ", ".join(f"{name} {x}" for name, x in result["evaluation"].items()) or "no evaluation"
         print(f"already finished: {_how(trainer)}, {figures} (`{trainer.workdir.named}`)", flush=True)
+
+
+def ending_where_it_hangs(
+    trainer: Trainer, write_result: WriteResult | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Within the block, ends the process if a section of the run shows no progress for longer than its deadline."""
+    ending = Ending(
+        trainer.watchdog,
+        trainer.settings.limits,
+        trainer.workdir,
+        write_result=write_result,
+        after=lambda: f", after step {trainer.step}",
+    )
+    if membership := joined():
+        membership.show(lambda: trainer.watchdog.doing)
+    writer = signs_of_writer(trainer.state.saves)
+    return trainer.watchdog.awake(ending.limits, ending, beside=[writer], is_waiting=lambda: bool(ending.others()))
 
 
 def report_the_end(trainer: Trainer) -> None:

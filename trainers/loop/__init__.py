@@ -1,1 +1,1 @@
-"""Parts of the training loop: input, state, recovery, speed, watchdog."""
+"""Parts of the training loop: input, state, recovery, speed."""

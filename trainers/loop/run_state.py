@@ -23,7 +23,7 @@ from trainers.experiment import Experiment
 from trainers.hooks import Hook
 from trainers.loop.input import Input
 from trainers.loop.run_parts import FINISHED, RESTART, Beginnings, Ending, HookStates, Origin, PassedOver, Place
-from trainers.loop.watchdog import Section
+from trainers.process.watchdog import Section
 from trainers.settings import Settings
 from trainers.workdir import Workdir
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from core.cluster import is_chief
 from core.telemetry import Console, Telemetry
-from trainers.lifecycle.hang_exit import ending_where_it_hangs
+from trainers.lifecycle.train_to_end import ending_where_it_hangs
 from trainers.runs.evaluations_file import differences, figures_at, keep
 from trainers.session import Session
 

@@ -11,7 +11,7 @@ from core.checkpoint import DamagedError, Manifest, checkpoints_in, verified
 from core.cluster import joined
 from core.errors import EXIT_CODES, INTERRUPTED, CheckpointError, ConfigurationError, PeerLostError, PreemptedError
 from core.telemetry import Console, Telemetry, TensorBoard
-from trainers.lifecycle.hang_exit import ending_where_it_hangs
+from trainers.lifecycle.train_to_end import ending_where_it_hangs
 from trainers.loop.run_parts import FINISHED
 from trainers.runs.evaluations_file import is_kept, keep
 from trainers.session import Session

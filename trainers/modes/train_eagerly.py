@@ -3,7 +3,7 @@
 from core.checkpoint import Manifest
 from core.engine import ALL_WELL
 from core.errors import CheckpointError, ConfigurationError
-from trainers.lifecycle.first_weights import warm_start
+from trainers.lifecycle.train_to_end import warm_start
 from trainers.loop.bad_step import explain_bad_step
 from trainers.replay.repeat_steps import pass_steps
 from trainers.session import Session

@@ -19,9 +19,9 @@ from core.cluster.topology import ServedCluster, cluster_from_environment
 from core.errors import ConfigurationError, PreemptedError
 from core.signals import held_back
 from trainers.errors.exit_report import report
-from trainers.errors.packages import check_own_packages, import_packages
+from trainers.process.bootstrap import check_own_packages, import_packages
 from trainers.process.signals import STOPPING, Preemption
-from trainers.process.tensorflow import move_native_stderr, native_stderr_in
+from trainers.process.standard_streams import move_native_stderr, native_stderr_in
 
 if TYPE_CHECKING:
     import tensorflow as tf

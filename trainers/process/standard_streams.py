@@ -1,16 +1,26 @@
 """Makes standard streams safe: a lost reader or full disk doesn't end a run, whose metrics are also in files.
 
 A command may start with closed streams, lose the reader of a pipe or its terminal, fill the disk of its output, or have
-a locale that can't encode its output. `keep_streams` is called before any file is opened.
+a locale that can't encode its output. `keep_streams` is called before any file is opened. TensorFlow's C++ code writes
+to the same stderr; `native_stderr_in` redirects that to a file.
 """
 
+import contextlib
 import errno
+import faulthandler
 import io
+import json
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
+from absl import logging
+
 from core.disk import disk_full
+from core.errors import TapeloopError
+from trainers.errors.exit_report import exit_code_of
 
 GONE = (errno.EPIPE, errno.EIO)  # the pipe has no reader; the terminal is gone
 
@@ -72,3 +82,70 @@ class _Lasting(io.FileIO):
                 "again; the command continues, and metrics are in the run's folder.",
                 file=sys.stderr,
             )
+
+
+@contextlib.contextmanager
+def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Iterator[None]:
+    """Redirects stderr of TensorFlow's C++ code to a file in the workdir; `sys.stderr` isn't redirected.
+
+    No environment variable silences TensorFlow's start-up lines, and level 3 would hide real errors too. If the block
+    raises an error and `ends_process` is set, the redirection stays, because prefetch threads may still print errors.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    path = workdir.absolute() / log_name() if workdir else Path(os.devnull)
+    if workdir:
+        from trainers.workdir import Workdir
+
+        Workdir(workdir).create()
+    logging.debug("TensorFlow's own messages go to `%s`", path)
+    sys.stderr.flush()
+    original = os.dup(2)
+    with open(path, "ab") as sink:
+        os.dup2(sink.fileno(), 2)
+    spare = os.dup(original)
+    visible = lasting_stream(spare, like=sys.stderr)
+    python_stderr, sys.stderr = sys.stderr, visible
+    faulthandler.enable(visible)  # a crash in C++ prints Python's stack visibly
+    failed = False
+    try:
+        yield
+    except BaseException as error:
+        failed = True
+        plain = isinstance(error, ValueError | TypeError | OSError) or exit_code_of(error) != TapeloopError.exit_code
+        if workdir and not plain:
+            _show_tail(path, visible)
+        raise
+    finally:
+        if not (failed and ends_process):
+            faulthandler.disable()
+            sys.stderr = python_stderr
+            os.dup2(original, 2)
+            os.close(original)
+            visible.close()
+            os.close(spare)
+
+
+def move_native_stderr(workdir: Path) -> None:
+    """Redirects C++'s stderr to a file in a workdir that another process has made; without a workdir, does nothing."""
+    with contextlib.suppress(OSError), open(workdir / log_name(), "ab") as sink:
+        os.dup2(sink.fileno(), 2)
+
+
+def log_name() -> str:
+    """Returns the log file's name: workers share a workdir, but not a log."""
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG", ""))
+        task = config["task"]
+        if "ps" in config["cluster"] and task["type"] != "chief":
+            return f"native_stderr_{'ps' if task['type'] == 'ps' else 'worker'}_{int(task['index'])}.log"
+        index = str(0 if task["type"] == "chief" else int(task["index"]) + ("chief" in config["cluster"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        rank = os.environ.get("SLURM_PROCID", "0")
+        index = "0" if rank == "0" else f"rank_{rank}"  # the worker's index isn't known yet
+    return "native_stderr.log" if index == "0" else f"native_stderr_{index}.log"
+
+
+def _show_tail(path: Path, stream: TextIO, lines: int = 20) -> None:
+    tail = path.read_text("utf-8", errors="replace").splitlines()[-lines:]
+    if tail:
+        print(f"--- the last of `{path}` (TensorFlow's own messages)", *tail, "---", sep="\n", file=stream)

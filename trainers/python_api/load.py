@@ -21,12 +21,12 @@ from core.errors import CheckpointError, ConfigurationError, shown
 from core.task import Task
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
-from trainers.errors.packages import CHECKOUT
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment, given_precision
 from trainers.gin_audit import audit
 from trainers.options.checkpoints import chosen_checkpoint
+from trainers.process.bootstrap import CHECKOUT
 from trainers.python_api.gin_bindings import KeptBindings
 from trainers.runs.figures import Curve
 from trainers.runs.find import find_runs

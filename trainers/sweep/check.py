@@ -19,11 +19,11 @@ from typing import Any
 
 from trainers import main as command
 from trainers.errors.exit_report import report
-from trainers.errors.packages import CHECKOUT, check_own_packages
 from trainers.gin_audit import audit
 from trainers.process.application import run_app, start_logging
+from trainers.process.bootstrap import CHECKOUT, check_own_packages
 from trainers.process.signals import Preemption
-from trainers.process.tensorflow import native_stderr_in
+from trainers.process.standard_streams import native_stderr_in
 
 
 def parse(_: Sequence[str]) -> Any:

@@ -11,9 +11,9 @@ from absl.flags import FlagValues
 
 from core.disk import disk_full
 from core.errors import ConfigurationError
-from trainers.errors.packages import CHECKOUT
 from trainers.gin_audit import audit
 from trainers.gin_audit.text_files import read_text
+from trainers.process.bootstrap import CHECKOUT
 from trainers.sweep.grid import Over, Point
 from trainers.sweep.pool import Job
 from trainers.workdir import Workdir

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import checkpoint
-from trainers.errors.packages import CHECKOUT
+from trainers.process.bootstrap import CHECKOUT
 from trainers.runs.read import Run
 from trainers.verify_machine.lab import Check, FailedError, Lab, command
 

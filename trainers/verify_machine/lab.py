@@ -15,8 +15,8 @@ from typing import Any
 
 from core.disk import write_whole
 from core.errors import ConfigurationError
-from trainers.errors.packages import CHECKOUT
 from trainers.launch.processes import die_with
+from trainers.process.bootstrap import CHECKOUT
 from trainers.runs.read import Run, read_run
 
 SECONDS = 900.0  # timeout of a command
