@@ -1,26 +1,33 @@
-"""An experiment: task, sources, strategy and seed. Every mode builds one first."""
+"""An experiment: task, sources, strategy and seed. Every mode builds one first, if the task fits into the memory."""
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.arguments import is_count
+from core.cluster.membership import joined
 from core.data import Source, Stream, check_examples
 from core.distribution import backend_of, is_strategy, made_strategy
 from core.distribution import one_device as default_strategy
-from core.engine import assemble, assemble_task
-from core.errors import ConfigurationError, shown
+from core.distribution.shapes_only import shapes_only
+from core.engine import Assembly, assemble, assemble_task
+from core.errors import ConfigurationError, NoRoomError, shown
+from core.initializers import announced
 from core.layers.recompute_by_path import Patterns, recompute_by_path
+from core.machine import machine_memory
+from core.module import named_variables
 from core.precision import FLOAT32, Narrowing, Precision
 from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
-from trainers.errors.too_large import fitting
 from trainers.options.eval_sources import by_split, check_held_out
+from trainers.options.sizes import size
+
+LARGE = 16  # a task of 1/16 of the memory is measured before it is made
 
 
 @gin.configurable
@@ -200,3 +207,57 @@ def trains_by_servers() -> bool:
     """Returns whether the configuration uses parameter servers; doesn't connect to the servers."""
     strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
     return str(getattr(strategy, "selector", "")).endswith("parameter_server")
+
+
+class _LargeError(BaseException):
+    """Aborts the construction of a large task; a `BaseException`, so that no `except Exception` catches it."""
+
+
+def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
+    """Returns the result of `make`; raises a `NoRoomError` if this machine's memory is too small.
+
+    A task that takes more than 1/16 of the memory is aborted, and measured with `make_task` from shapes alone. With
+    several workers, each task is measured so before it is made. GPU memory isn't checked.
+    """
+    memory, so_far = machine_memory(), 0
+
+    def count(values: int) -> None:
+        nonlocal so_far
+        so_far += values
+        if so_far * LARGE > memory:
+            raise _LargeError
+
+    if any("GPU" in str(device) for device in backend_of(strategy).local_devices):
+        return make()
+    membership = joined()
+    # With several workers, none may stop while others wait for its values.
+    if membership is None or membership.cluster.size == 1:
+        try:
+            with announced(count):
+                return make()
+        except _LargeError:
+            pass
+    with shapes_only():
+        task = make_task()
+        _refuse(task, _held(named_variables(task).values(), strategy), memory, "variables")
+        assembly = make()
+    gradients = [v for optimizer in assembly.optimizers.values() for v in optimizer.parameters.values()]
+    together = _held([*assembly.variables.values(), *gradients], strategy)
+    _refuse(task, together, memory, "variables, slots of optimizers and gradients")
+    return make()
+
+
+def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) -> int:
+    """Returns the bytes of `variables` on all local devices: a full copy on each device, or shards on a mesh."""
+    backend = backend_of(strategy)
+    return len(backend.local_devices) * sum(map(backend.bytes_per_device, variables))
+
+
+def _refuse(task: Task, need: int, memory: int, what: str) -> None:
+    if need > memory:
+        raise NoRoomError(
+            f"the {what} of `{type(task).__name__}` take {size(need)}, and this machine has {size(memory)} of memory. "
+            "Make the task smaller, or train it on a mesh over more machines or GPUs "
+            "(docs/choose-a-strategy.md#a-mesh-tensor-parallel): virtual CPU devices share one memory. "
+            "`--mode=dry_run` says what each device would hold."
+        )

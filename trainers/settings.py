@@ -13,17 +13,19 @@ from core.arguments import is_size
 from core.checkpoint import Keep
 from core.distribution import Backend
 from core.engine import Assembly, TrainStep
-from core.errors import ConfigurationError, shown
+from core.errors import ConfigurationError, did_you_mean, shown
 from core.optimizers import Transform
 from core.parallel.local_steps import LocalSteps
 from core.precision import Precision
 from trainers.hooks import Hook
 from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
-from trainers.options.compile import compile_words, what_to_compile
 from trainers.options.sizes import MOST, bytes_of_text
 from trainers.process.watchdog import Limits
 
+OFF, XLA, AUTO = "off", "xla", "auto"  # values of `Trainer.compile`
+WORDS = {True: XLA, False: OFF}  # values of old versions
+Compile = str | Mapping[str, str]
 MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50
 MAX_CHUNK_BYTES = 64 * 2**20  # limit for a chunk's batches in memory; prefetched ones are added
@@ -36,11 +38,10 @@ class Settings:
 
     A step's examples are divided into `microbatches`, whose gradients are summed before the one update. A
     `memory_budget` per device, such as "8 GiB", chooses their number, and then recomputation:
-    docs/fit-into-memory.md. Intervals are
-    numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from Python (`None`:
-    as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only if `compile`
-    makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this takes memory,
-    and doesn't change results.
+    docs/fit-into-memory.md. Intervals are numbers of steps; `None` means only at the end. `chunk_steps` is the number
+    of steps per call from Python (`None`: as many as intervals and memory allow, up to 50). The chunk length affects
+    only rounding, and only if `compile` makes a program of each length. For a slow source, `parallel_calls` chunks are
+    gathered at once: this takes memory, and doesn't change results.
 
     `precision` is the dtype in which phases compute, "float32", "bfloat16" or "float16", or one by phase:
     `{"g": "bfloat16"}`. Variables, losses and sums stay float32. `reduce_gradients_in = "bfloat16"` halves the bytes
@@ -272,3 +273,29 @@ def given_peak(*, peak: float | None = None) -> float | None:
             "See docs/make-it-fast.md#a-lower-bound."
         )
     return peak
+
+
+def compile_words(given: object) -> Compile:
+    """Normalises `Trainer.compile` to one word, as "xla", or to a word per update, as `{"net": "xla"}`."""
+    if isinstance(given, Mapping):
+        return {str(name): _word(value, f"`Trainer.compile` of `{name}`", (OFF, XLA)) for name, value in given.items()}
+    return _word(given, "`Trainer.compile`", (OFF, XLA, AUTO))
+
+
+def what_to_compile(words: Compile) -> bool | list[str]:
+    """Converts `words` to the argument `compile` of `TrainStep`; "auto", which is decided later, becomes False."""
+    if isinstance(words, Mapping):
+        return [name for name, word in words.items() if word == XLA]
+    return words == XLA
+
+
+def _word(given: object, what: str, known: tuple[str, ...]) -> str:
+    word = WORDS[given] if isinstance(given, bool) else given
+    if not isinstance(word, str) or word not in known:
+        *others, last = (f'"{name}"' for name in known)
+        near = did_you_mean(given, known) if isinstance(given, str) else ""
+        raise ConfigurationError(
+            f"{what} is {shown(given)}; give {', '.join(others)} or {last}, or by update: "
+            f'`Trainer.compile = {{"net": "xla"}}`.{near} See docs/make-it-fast.md#xla.'
+        )
+    return word

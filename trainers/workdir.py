@@ -11,6 +11,9 @@ from typing import IO, Any
 from core.disk import disk_full, remove_unfinished, write_whole
 from core.errors import CheckpointError, ConfigurationError, shown
 
+CHOICE = "compile.json"  # the file of a workdir with the choice for `Trainer.compile = "auto"`
+MEMORY = "memory.json"  # the file with the choice for `Trainer.memory_budget`
+
 
 class Workdir:
     """Paths in a run's folder, and the small JSON files on how the run started and ended."""

@@ -15,7 +15,7 @@ from core.parallel.mesh.plan import mesh
 from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS, refused
-from trainers.errors import too_large
+from trainers import experiment as making
 from trainers.experiment import Experiment
 from trainers.options.sizes import size
 
@@ -45,7 +45,7 @@ class Small(Task):
 @pytest.fixture
 def memory(monkeypatch):
     Small.made = Small.looked_at = 0
-    return lambda count: monkeypatch.setattr(too_large, "machine_memory", lambda: count)
+    return lambda count: monkeypatch.setattr(making, "machine_memory", lambda: count)
 
 
 def experiment(replicas=1):
@@ -80,7 +80,7 @@ def test_mesh_counts_what_each_device_holds(sizes, layouts, held, memory):
     assert Small.made == 0
 
 
-@pytest.mark.parametrize("bytes_there", [4 * VALUES + 16, too_large.LARGE * VALUES])
+@pytest.mark.parametrize("bytes_there", [4 * VALUES + 16, making.LARGE * VALUES])
 def test_task_that_fits_is_made_once(bytes_there, memory):
     memory(bytes_there)
     assert len(experiment().variables) == 7
@@ -89,8 +89,8 @@ def test_task_that_fits_is_made_once(bytes_there, memory):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_trace_the_task_before_they_make_it(workers, memory, monkeypatch):
-    memory(10 * too_large.LARGE * VALUES)
-    monkeypatch.setattr(too_large, "joined", lambda: SimpleNamespace(cluster=SimpleNamespace(size=workers)))
+    memory(10 * making.LARGE * VALUES)
+    monkeypatch.setattr(making, "joined", lambda: SimpleNamespace(cluster=SimpleNamespace(size=workers)))
     assert len(experiment().variables) == 7
     assert (Small.made, Small.looked_at > 0) == (1, workers > 1)
 

@@ -27,9 +27,9 @@ from core.task.checks import checked_phases
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.memory import held_by_a_device, most
 from trainers.experiment import Experiment
-from trainers.options.sizes import MEMORY, size
+from trainers.options.sizes import size
 from trainers.settings import Settings
-from trainers.workdir import Workdir, json_text
+from trainers.workdir import MEMORY, Workdir, json_text
 
 Announce = Callable[[Callable[[str], object]], None]
 _DAMAGED = (OSError, ValueError, LookupError, TypeError)

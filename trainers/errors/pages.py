@@ -64,7 +64,6 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/errors/bad_examples": "docs/input.md#what-goes-wrong",
     "trainers/loop/run_hooks": "docs/runs.md#hooks",
     "trainers/replay/capsule": "docs/troubleshooting.md#a-loss-that-isnt-finite",
-    "trainers/options/compile": "docs/make-it-fast.md#xla",
     "trainers/dry_run": "docs/fit-into-memory.md",
     "trainers/modes/train_eagerly": "docs/troubleshooting.md#any-other-step",
     "trainers/evaluation": "docs/use-a-run.md#evaluate",

@@ -18,9 +18,9 @@ from core import checkpoint
 from core.errors import CheckpointError, ConfigurationError, TapeloopError
 from trainers.experiment import Experiment, trains_by_servers
 from trainers.hooks.early_stopping import EarlyStopping
-from trainers.options.compile import CHOICE
 from trainers.session import Session
 from trainers.settings import Settings
+from trainers.workdir import CHOICE
 
 MEASURED = ("examples_per_second", "step_seconds", "data_wait")  # metrics that differ between any two runs
 _PYTHON = re.compile("^(phase `[^`]+` calls Python .+): no checkpoint keeps", re.MULTILINE)

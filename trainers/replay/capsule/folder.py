@@ -16,8 +16,7 @@ from typing import Any
 
 from core.disk import space_for, unfinished_folder
 from core.errors import CheckpointError, ConfigurationError
-from trainers.options.compile import CHOICE
-from trainers.options.sizes import MEMORY
+from trainers.workdir import CHOICE, MEMORY
 
 FORMAT = 1
 INDEX, BATCH = "capsule.json", "batch.npz"
