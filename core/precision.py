@@ -137,8 +137,5 @@ def _capability() -> tuple[int, ...]:
 
 def widened(nest: Any) -> Any:
     """Returns `nest` with tensors of bfloat16 and float16 cast to float32."""
-    return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) if _is_narrow(x) else x, nest)
-
-
-def _is_narrow(x: Any) -> bool:
-    return tf.is_tensor(x) and x.dtype in (tf.bfloat16, tf.float16)
+    narrow = (tf.bfloat16, tf.float16)
+    return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) if tf.is_tensor(x) and x.dtype in narrow else x, nest)

@@ -28,7 +28,7 @@ from absl.flags import DEFINE_boolean, DEFINE_multi_string, DEFINE_string, FlagV
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
 from core.signals import held_back
 from trainers.errors.exit_report import report
-from trainers.process.application import refuse, run_app, start_logging
+from trainers.process.application import command_of, refuse, run_app, start_logging
 from trainers.process.bootstrap import (
     CHECKOUT,
     check_own_packages,
@@ -68,15 +68,6 @@ USAGE = """python -m trainers.main --gin_file=F [--gin_file=G] [--gin_param='a.b
 Trains, evaluates and inspects what a gin file describes."""
 
 
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these command-line words; returns its exit code."""
-    try:
-        flags = parse(words)
-    except ConfigurationError as error:
-        return refuse(error)
-    return run(flags)
-
-
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(
@@ -84,7 +75,7 @@ def parse(words: Sequence[str]) -> FlagValues:
         functools.partial(define_table, table=FLAGS),
         usage=_usage(),
         hint=" A parameter is bound with `--gin_param`, as in `--gin_param='Trainer.steps=9'`.",
-        define_more=_define_flags_of_modes,
+        define_more=lambda flags: [define_table(flags, _flags_of(mode).FLAGS) for mode in DECLARING],
     )
     if not flags.gin_file and flags.mode != "replay":
         raise ConfigurationError("`--gin_file` is missing: give one, as `--gin_file=configs/digits_mlp.gin`.")
@@ -106,11 +97,6 @@ def parse(words: Sequence[str]) -> FlagValues:
 
 def _flags_of(mode: str) -> Any:
     return importlib.import_module(f"trainers.modes.{mode}_flags")
-
-
-def _define_flags_of_modes(flag_values: FlagValues) -> None:
-    for mode in DECLARING:
-        define_table(flag_values, _flags_of(mode).FLAGS)
 
 
 def _usage() -> str:
@@ -203,6 +189,9 @@ def saying_goodbye() -> Iterator[None]:
         membership = joined()
         if membership:
             membership.leave(reason)
+
+
+main = command_of(parse, run)
 
 
 if __name__ == "__main__":

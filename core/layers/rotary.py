@@ -37,12 +37,9 @@ def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tens
         )
     # Only the fraction of the turns matters, and a position may be millions of turns away. float64 keeps its digits;
     # beyond 1e7, float32 has none left for the fraction.
-    turns = tf.cast(positions, tf.float64)[..., tf.newaxis, tf.newaxis] * _turns_per_position(size, base)
+    per_position = base ** (-2.0 * np.arange(size // 2) / size) / (2.0 * math.pi)
+    turns = tf.cast(positions, tf.float64)[..., tf.newaxis, tf.newaxis] * per_position
     angles = 2.0 * math.pi * tf.cast(turns - tf.round(turns), widen(x).dtype)
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)
     first, second = tf.split(x, 2, -1)
     return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
-
-
-def _turns_per_position(size: int, base: float) -> np.ndarray:
-    return base ** (-2.0 * np.arange(size // 2) / size) / (2.0 * math.pi)

@@ -28,7 +28,7 @@ def unfit_features(batch: Batch) -> list[str]:
 def blamed_feature(batch: Batch, goes_wrong: Callable[[Batch], bool]) -> str | None:
     """Returns the name of the first feature whose non-finite values make `goes_wrong(batch)` true, or None."""
     unfit = unfit_features(batch)
-    clean = {**batch, **{key: _cleaned(batch[key]) for key in unfit}}
+    clean = {**batch, **{key: tf.where(tf.math.is_finite(x := batch[key]), x, tf.zeros_like(x)) for key in unfit}}
     if not unfit or goes_wrong(clean) or not goes_wrong(batch):
         return None
     return next((key for key in unfit if goes_wrong({**clean, key: batch[key]})), unfit[0])
@@ -55,7 +55,3 @@ def unfit_example(
         f"{what}, because its data isn't: example {example} of source `{source.name}` ({source.place}) "
         f"has {rows[row, place]} in `{feature}`{where}{more}. {ADVICE}"
     )
-
-
-def _cleaned(x: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.math.is_finite(x), x, tf.zeros_like(x))

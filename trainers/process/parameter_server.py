@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from core.cluster.handshake import token_from_environment
@@ -49,7 +48,7 @@ def serve(cluster: ServedCluster, workdir: Path) -> NoReturn:
 
 def _serve(cluster: ServedCluster, workdir: Path) -> int:
     for number in STOPPING:
-        signal.signal(number, _leave_quietly)
+        signal.signal(number, lambda *_: os._exit(PreemptedError.exit_code))  # serves no chief yet: nothing is lost
     check_own_packages()
     check_consent()
     import_packages("tensorflow")
@@ -78,8 +77,3 @@ def _started(cluster: ServedCluster) -> "tf.distribute.Server":
             f"{cluster.name(cluster.index)} can't serve ({str(error).splitlines()[0]}): give another port in "
             "`TF_CONFIG.cluster`."
         ) from error
-
-
-def _leave_quietly(number: int, _: FrameType | None) -> None:
-    """Ends a process that serves no chief yet: nothing is lost."""
-    os._exit(PreemptedError.exit_code)

@@ -38,7 +38,8 @@ class Meeting:
         self.slots = {path: v for path, v in inner.items() if v.dtype.is_floating}
         # Averages of layers and counts of updates; and variables that never change, which keep their bits.
         self.others = {path: v for path, v in inner.items() if v.dtype.is_integer}
-        self.others |= {path: v for path, v in task.items() if id(v) in moved - trained and _is_number(v)}
+        numbers = {path: v for path, v in task.items() if v.dtype.is_floating or v.dtype.is_integer}
+        self.others |= {path: v for path, v in numbers.items() if id(v) in moved - trained}
         make_outer = outer and functools.partial(Optimizer, outer, self.weights)
         self.outer = made(make_outer, assembly.strategy.scope) if make_outer else None
 
@@ -82,7 +83,3 @@ def _read(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
 def _wide(x: tf.Tensor) -> tf.Tensor:
     """Returns `x` in the dtype for sending: float64 stays, all others (also integers) become float32."""
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
-
-
-def _is_number(variable: tf.Variable) -> bool:
-    return bool(variable.dtype.is_floating or variable.dtype.is_integer)

@@ -25,9 +25,6 @@ def packed(batch: Mapping[str, npt.NDArray[Any]]) -> bytes:
 def read_batch(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Returns the batch of the capsule at `path`, each feature [microbatches, rows, ...]."""
     with np.load(path / BATCH, allow_pickle=False) as arrays:
-        return {key.removeprefix(_FEATURE): _typed(arrays[key]) for key in arrays.files}
-
-
-def _typed(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Restores bfloat16, which NumPy's files store as raw bytes."""
-    return x.view(tf.bfloat16.as_numpy_dtype) if x.dtype.kind == "V" else x
+        found = {key.removeprefix(_FEATURE): arrays[key] for key in arrays.files}
+    # NumPy's files store bfloat16 as raw bytes.
+    return {key: x.view(tf.bfloat16.as_numpy_dtype) if x.dtype.kind == "V" else x for key, x in found.items()}

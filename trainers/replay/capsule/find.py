@@ -72,7 +72,8 @@ def _update(
     overflow_allowed = loss_scale is not None and bool(loss_scale.can_fall())
     gradients = {} if overflow_allowed else accumulated.gradients
     suspects = {f"the gradient of `{paths[id(parameters[path])]}`": x for path, x in gradients.items()}
-    bad = {name: _tensor(x) for name, x in {"its loss": accumulated.sums["loss"], **suspects}.items()}
+    suspects = {"its loss": accumulated.sums["loss"], **suspects}
+    bad = {name: x.values if isinstance(x, tf.IndexedSlices) else x for name, x in suspects.items()}
     bad = {name: x for name, x in bad.items() if not is_finite(x)}
     if bad:
         origin = trail.origin(bad.values())
@@ -152,10 +153,6 @@ def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
     microbatches, rows = shape_of(mine)
     by_row = origin is not None and microbatches == 1 and origin.length == rows
     return list(origin.places) if origin is not None and by_row else None
-
-
-def _tensor(x: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    return x.values if isinstance(x, tf.IndexedSlices) else x
 
 
 def guilty_rows(phase: Update, values: Batch, rng: Rng, narrowing: Narrowing = AS_GIVEN) -> list[int]:
