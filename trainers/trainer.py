@@ -126,9 +126,7 @@ class Trainer:
         self.hook_calls.after_chunk(self)
         due = self.hook_calls.due(self)
         preempted, wanted, writing = self.agreement.any_workers(
-            self._preemption.signal is not None,
-            self._preemption.take_wish(signal.SIGUSR1),
-            self.state.saves.busy,
+            self._preemption.signal is not None, self._preemption.take_wish(signal.SIGUSR1), self.state.saves.busy
         )
         if not writing:
             self.state.saves.go_on()

@@ -21,7 +21,7 @@ EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type"
 JOBS = ("chief", "ps", "worker")  # in the order of `Cluster.workers`
 _ELSEWHERE = {
     "evaluator": "workers evaluate as they train: leave this job out, and to evaluate beside them run "
-    "`--mode=evaluate_continuously` in a process without `TF_CONFIG`",
+    "`--mode=evaluate_continuously` in a process without `TF_CONFIG`"
 }
 
 _MISSING = object()

@@ -47,13 +47,7 @@ def adamw(
 
 
 def _adam(
-    name: str,
-    learning_rate: float | Schedule,
-    beta_1: float,
-    beta_2: float,
-    epsilon: float,
-    decay: Decay,
-    slots: str,
+    name: str, learning_rate: float | Schedule, beta_1: float, beta_2: float, epsilon: float, decay: Decay, slots: str
 ) -> Transform:
     check_adam(beta_1, beta_2, epsilon)
 

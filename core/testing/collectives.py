@@ -23,12 +23,7 @@ KINDS = {
 
 
 def assert_collectives(
-    task: Factory,
-    batch: Batch,
-    expected: Mapping[str, Mapping[str, int]],
-    *,
-    replicas: int = 2,
-    microbatches: int = 1,
+    task: Factory, batch: Batch, expected: Mapping[str, Mapping[str, int]], *, replicas: int = 2, microbatches: int = 1
 ) -> None:
     """Asserts that one step of `task(rng=...)` makes exactly the collectives `{phase: {kind: number}}`.
 

@@ -20,12 +20,7 @@ from core.testing.perturb import kept, nudged
 from core.testing.plain import optimizers_of, plain_step
 from core.testing.traced import Seen, Step, near_the_ends, steps
 
-STEPS = (
-    1e-2,
-    1e-3,
-    3e-4,
-    1e-4,
-)  # of finite differences, along a direction of length one; kinks may need short ones
+STEPS = (1e-2, 1e-3, 3e-4, 1e-4)  # of finite differences, along a direction of length one; kinks may need short ones
 SHARE = 0.01  # of a slope: the tolerated error of the gradient
 PROBES = 6  # sums of the examples' losses with random signs, whose slopes are checked besides the mean's
 ROUNDING = 2e-7  # of a loss, which a short step magnifies

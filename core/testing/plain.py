@@ -76,10 +76,7 @@ def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, mic
     """Calls `fn(rows, rng)` for each microbatch; `rng` draws the random numbers of the microbatch's rows."""
     rows = _rows(values) // microbatches
     return [
-        fn(
-            {key: x[first : first + rows] for key, x in values.items()},
-            rng._replace(first_row=first, num_rows=rows),
-        )
+        fn({key: x[first : first + rows] for key, x in values.items()}, rng._replace(first_row=first, num_rows=rows))
         for first in range(0, rows * microbatches, rows)
     ]
 

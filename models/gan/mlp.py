@@ -17,13 +17,7 @@ class MlpGenerator(Module):
     """G: maps latents, and in a conditional GAN a class, to an image."""
 
     def __init__(
-        self,
-        latent_size: int,
-        image_shape: Sequence[int],
-        *,
-        hidden: Sequence[int],
-        num_classes: int | None,
-        rng: Rng,
+        self, latent_size: int, image_shape: Sequence[int], *, hidden: Sequence[int], num_classes: int | None, rng: Rng
     ):
         super().__init__()
         self.image_shape, he = list(image_shape), initializers.he_normal()

@@ -76,12 +76,7 @@ class Gan(Task):
             Compute("sample", self.fakes),
             Update("d", loss=self.d_loss, trains=self.d, optimizer=self.d_optimizer),
             Update(
-                "g",
-                loss=self.g_loss,
-                trains=self.g,
-                optimizer=self.g_optimizer,
-                every=self.d_steps,
-                through="sample",
+                "g", loss=self.g_loss, trains=self.g, optimizer=self.g_optimizer, every=self.d_steps, through="sample"
             ),
         ]
 

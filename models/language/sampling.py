@@ -78,14 +78,7 @@ def beam_search(width: int = 4) -> Decoder:
     check_size(width=width)
 
     def decode(
-        net: Transformer,
-        prompts: tf.Tensor,
-        lengths: tf.Tensor,
-        *,
-        length: int,
-        end: int,
-        vocabulary: int,
-        rng: Rng,
+        net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, vocabulary: int, rng: Rng
     ) -> tf.Tensor:
         rows = prompts.shape[0]
         i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
@@ -139,14 +132,7 @@ def _ranks(logits: tf.Tensor) -> tf.Tensor:
 
 def _by_choice(choose: Choice) -> Decoder:
     def decode(
-        net: Transformer,
-        prompts: tf.Tensor,
-        lengths: tf.Tensor,
-        *,
-        length: int,
-        end: int,
-        vocabulary: int,
-        rng: Rng,
+        net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, vocabulary: int, rng: Rng
     ) -> tf.Tensor:
         i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
 

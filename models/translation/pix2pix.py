@@ -91,7 +91,4 @@ class Pix2Pix(Translation):
         """Returns the mean absolute error of the translation of `a`, and of `a` itself, both compared with `b`."""
         a, b = self.held_out(batch)
         error, nothing = mean_distance(self.g(a), b), mean_distance(a, b)
-        return Loss(
-            error,
-            metrics={"error_ab": error, "identity_error": nothing, "ratio_ab": Ratio.of(error, nothing)},
-        )
+        return Loss(error, metrics={"error_ab": error, "identity_error": nothing, "ratio_ab": Ratio.of(error, nothing)})

@@ -17,11 +17,7 @@ from core.data.replicas import per_replica_spec
 from core.distribution.shapes_only import shapes_only
 from core.engine import Progress, assemble, assemble_task, make_chunk
 from core.errors import DataError
-from core.estimate import (
-    Figures,
-    Repeats,
-    noting_places,
-)
+from core.estimate import Figures, Repeats, noting_places
 from core.layers.recompute_by_path import Patterns
 from core.module import named_modules, named_variables
 from core.precision import EVALUATE, Precision

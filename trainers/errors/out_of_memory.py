@@ -34,10 +34,7 @@ _SECTIONS = {
     "trainers/evaluation/evaluator.py": ("evaluating", "Lower `Evaluator.global_batch_size`"),
     "trainers/modes/sample.py": ("sampling", "Request fewer images with `--samples`"),
     "trainers/hooks/": ("a hook was running", "Reduce the hook's number of examples or samples"),
-    "trainers/experiment.py": (
-        "making the task and its sources",
-        "Make them smaller, or use a larger device",
-    ),
+    "trainers/experiment.py": ("making the task and its sources", "Make them smaller, or use a larger device"),
 }
 
 

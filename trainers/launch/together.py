@@ -79,13 +79,7 @@ class Replacements:
 
 
 def run_together(
-    commands: Sequence[Command],
-    *,
-    restarts: Restarts,
-    deadline: float,
-    signals: Signals,
-    out: BinaryIO,
-    err: BinaryIO,
+    commands: Sequence[Command], *, restarts: Restarts, deadline: float, signals: Signals, out: BinaryIO, err: BinaryIO
 ) -> list[Ending]:
     """Runs all processes until they end; returns the endings that matter, in order.
 

@@ -221,12 +221,7 @@ class KeptChoice:
 
     def write(self, words: Compile, seconds: Mapping[str, float], refused: Mapping[str, str]) -> None:
         """Writes a choice, with the seconds of a step with each program, and why other programs failed."""
-        kept = {
-            "compile": words,
-            "seconds_a_step": dict(seconds),
-            "refused": dict(refused),
-            "measured_on": self._where,
-        }
+        kept = {"compile": words, "seconds_a_step": dict(seconds), "refused": dict(refused), "measured_on": self._where}
         write_whole({self._file: json_text(kept).encode()})
 
     def _read(self) -> tuple[Compile, Mapping[str, object]] | None:

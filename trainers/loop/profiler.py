@@ -23,13 +23,7 @@ class Profiler(ChunkHook):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        steps: Sequence[int] | None,
-        *,
-        total: int,
-        chunk_steps: int,
-        take_wish: Callable[[], bool],
+        self, folder: Path, steps: Sequence[int] | None, *, total: int, chunk_steps: int, take_wish: Callable[[], bool]
     ):
         self._folder, self._steps, self._chunk_steps, self._take_wish = folder, steps, chunk_steps, take_wish
         self._began: int | None = None  # the first profiled step

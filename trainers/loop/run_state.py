@@ -53,11 +53,7 @@ class RunState:
         self.skipping = settings.policies.skipping(train_step, assembly)
         self.takes = rounds or self.skipping
         self.outer = rounds.meeting.outer if rounds else None
-        self.variables = {
-            **experiment.variables,
-            **train_step.scale_variables,
-            **(rounds.variables if rounds else {}),
-        }
+        self.variables = {**experiment.variables, **train_step.scale_variables, **(rounds.variables if rounds else {})}
         self.optimizers = [*assembly.optimizers.values(), *([self.outer] if self.outer else [])]
         self.beginnings, self.place = Beginnings(), Place(input)
         self.hook_states, self.passed_over = HookStates(hooks, settings), PassedOver(self.skipping)

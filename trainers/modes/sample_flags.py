@@ -7,16 +7,8 @@ from trainers.modes import evaluate_flags
 
 MOST_SAMPLES = 65_536
 FLAGS = {
-    "samples": (
-        DEFINE_integer,
-        64,
-        "number of images that `--mode=sample` makes, or of texts per prompt (default: 1)",
-    ),
-    "prompt": (
-        DEFINE_multi_string,
-        [],
-        "the beginning of a text for `--mode=sample` to continue; repeat for more",
-    ),
+    "samples": (DEFINE_integer, 64, "number of images that `--mode=sample` makes, or of texts per prompt (default: 1)"),
+    "prompt": (DEFINE_multi_string, [], "the beginning of a text for `--mode=sample` to continue; repeat for more"),
     "images": (DEFINE_string, None, "a folder of images for `--mode=sample` to translate"),
     **evaluate_flags.FLAGS,
 }

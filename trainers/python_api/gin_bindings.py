@@ -31,11 +31,7 @@ from typing import Any
 
 from gin import config as gin_config
 
-_NAMES = (
-    "_CONFIG",
-    "_OPERATIVE_CONFIG",
-    "_SINGLETONS",
-)  # gin's state per process
+_NAMES = ("_CONFIG", "_OPERATIVE_CONFIG", "_SINGLETONS")  # gin's state per process
 
 
 class KeptBindings:

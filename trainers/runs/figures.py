@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from core.telemetry.console import format_figure
 
 SMALLER = {
-    *("loss", "error", "perplexity", "bits", "entropy", "frechet", "fid", "kid", "mae", "mse", "rmse", "wer", "cer"),
+    *("loss", "error", "perplexity", "bits", "entropy", "frechet", "fid", "kid", "mae", "mse", "rmse", "wer", "cer")
 }
 LARGER = {
     *("accuracy", "auc", "bleu", "bound", "coverage", "diversity", "f1", "iou", "precision", "psnr", "r2", "recall"),

@@ -155,13 +155,7 @@ def _scattered(op: tf.Operation) -> Said | None:
     )
 
 
-_RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (
-    _new_axis,
-    _scattered,
-    _scalar_select,
-    _draw,
-    _tensor_list,
-)
+_RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (_new_axis, _scattered, _scalar_select, _draw, _tensor_list)
 
 
 def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:

@@ -56,10 +56,7 @@ class Diagnosis:
     def run(self, folder: Path) -> None:
         """Measures, prints, and writes the results to `folder`."""
         console = Console(highlight=False, quiet=not is_chief())
-        console.print(
-            f"measuring takes about {self._seconds()}; the trained weights are discarded",
-            soft_wrap=True,
-        )
+        console.print(f"measuring takes about {self._seconds()}; the trained weights are discarded", soft_wrap=True)
         points = self._points()
         numbers = agreed(points[-1].times.numbers(), self.bench.trainer.agreement)
         points[-1] = dataclasses.replace(points[-1], times=points[-1].times.with_numbers(numbers))
