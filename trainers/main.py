@@ -21,13 +21,13 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from absl.flags import DEFINE_boolean, DEFINE_multi_string, DEFINE_string, FlagValues
 
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
 from core.signals import held_back
 from trainers.errors.exit_report import report
+from trainers.process import mode_flags
 from trainers.process.application import command_of, refuse, run_app, start_logging
 from trainers.process.bootstrap import (
     CHECKOUT,
@@ -54,7 +54,6 @@ MODES = {
     "replay": "repeats the step of a `--capsule`, and names the first non-finite value: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
-DECLARING = ("train", "evaluate", "evaluate_continuously", "sample", "export", "replay")  # flags of their own
 HEARS = ("train", "evaluate_continuously", "tune")  # modes that stop at a safe point after a signal
 FLAGS: FlagTable = {  # of all modes
     "gin_file": (DEFINE_multi_string, [], "a configuration; later ones override earlier ones"),
@@ -70,12 +69,13 @@ Trains, evaluates and inspects what a gin file describes."""
 
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    of_modes = {name: flag for table in mode_flags.FLAGS.values() for name, flag in table.items()}
     flags = parse_flags(
         words,
         functools.partial(define_table, table=FLAGS),
         usage=_usage(),
         hint=" A parameter is bound with `--gin_param`, as in `--gin_param='Trainer.steps=9'`.",
-        define_more=lambda flags: [define_table(flags, _flags_of(mode).FLAGS) for mode in DECLARING],
+        define_more=functools.partial(define_table, table=of_modes),
     )
     if not flags.gin_file and flags.mode != "replay":
         raise ConfigurationError("`--gin_file` is missing: give one, as `--gin_file=configs/digits_mlp.gin`.")
@@ -84,19 +84,14 @@ def parse(words: Sequence[str]) -> FlagValues:
             f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}"
         )
     refuse_address(flags, "workdir")
-    own = _flags_of(flags.mode) if flags.mode in DECLARING else None
-    known = {*FLAGS, *(own.FLAGS if own else ())}
+    own = mode_flags.FLAGS.get(flags.mode, {})
     for name in [name for name in flags if flags[name].present and flags[name].value is not False]:
-        if name not in known and any(name in _flags_of(mode).FLAGS for mode in DECLARING):
+        if name in of_modes and name not in own:
             raise ConfigurationError(f"`--{name}` has no effect with `--mode={flags.mode}`: remove it.")
-    if own:
-        define_table(flags, own.FLAGS)
-        own.check(flags)
+    define_table(flags, own)
+    if check := mode_flags.CHECKS.get(flags.mode):
+        check(flags)
     return flags
-
-
-def _flags_of(mode: str) -> Any:
-    return importlib.import_module(f"trainers.modes.{mode}_flags")
 
 
 def _usage() -> str:
