@@ -18,7 +18,7 @@ from core.estimate.sharding import Axes
 from core.estimate.spread import Spread
 from core.estimate.work import NODES, chain_in, nodes_of, work_of
 from core.optimizers.narrow_slots import bytes_of_slots
-from core.parallel.mesh.axes import axes_of_slots
+from core.parallel.mesh.backend import axes_of_slots
 from core.parallel.mesh.layouts import WHOLE
 from core.parallel.mesh.plan import BATCH, MeshPlan, OnMesh
 from core.precision import AS_GIVEN, Narrowing

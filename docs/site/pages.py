@@ -154,6 +154,8 @@ def _exported(tree: ast.Module, package: str) -> dict[str, str]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
             found_in |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ClassDef):
+            found_in[node.name] = f"{package}.{node.name}"
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
             continue
         if isinstance(node.value, ast.Dict):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core.errors import ConfigurationError
 from core.optimizers import Optimizer
-from core.parallel.mesh.read_order import kept_in_order
+from core.parallel.mesh.program import kept_in_order
 from core.parallel.mesh.unsafe_ops import refuse_unsafe
 from core.testing import on_virtual_mesh
 

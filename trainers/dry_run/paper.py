@@ -10,7 +10,7 @@ from core.distribution import backend_of, made_strategy, one_device
 from core.engine import Assembly, TrainStep
 from core.estimate import Figures, laid_out, lay_out_variables, of_evaluation, on_mesh, on_replicas
 from core.parallel.mesh import MeshPlan
-from core.parallel.mesh.checks import check_on_mesh, check_slots_on_mesh
+from core.parallel.mesh.backend import check_on_mesh, check_slots_on_mesh
 from core.parallel.mesh.outputs import lay_out_outputs
 from core.precision import Narrowing
 from core.task import Placement, Task

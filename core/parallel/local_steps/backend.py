@@ -1,17 +1,24 @@
-"""The backend of local steps, for any strategy whose replicas hold whole copies of the variables."""
+"""The backend of local steps, for any strategy whose replicas hold whole copies of the variables.
+
+Checks raise errors for features that local steps don't support, since rounds have no communication.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from core.arguments import listed
 from core.distribution import Backend, Exchange
 from core.engine import Assembly, TrainStep
 from core.errors import ConfigurationError
 from core.optimizers import Transform
-from core.parallel.local_steps.checks import check_local_steps
+from core.optimizers.narrow_slots import is_codes
 from core.parallel.local_steps.exchange import LocalExchange
 from core.parallel.local_steps.rounds import Rounds
+from core.task import Compute, Phase, Update
+
+_OR = "or leave `Trainer.local_steps` out."
 
 
 class LocalSteps(Backend):
@@ -46,3 +53,87 @@ class LocalSteps(Backend):
     def check(self, assembly: Assembly, *, global_batch_size: int) -> None:
         """Raises a `ConfigurationError` for a task that can't be trained with local steps."""
         check_local_steps(assembly, global_batch_size=global_batch_size, outer=self.outer)
+
+
+def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Transform | None = None) -> None:
+    """Raises an error for a mesh, parameter servers, and phases that a replica can't compute from its own rows.
+
+    Also raises an error if `outer` can't be an outer optimizer, or a phase's optimizer doesn't work with one.
+    """
+    assembly.backend.check_local_steps()
+    if outer:
+        _check_looks_at_no_loss(outer)
+        _check_copies(assembly, outer)
+    _check_averages(assembly)
+    if assembly.strategy.num_replicas_in_sync == 1:
+        return
+    alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]
+    if alone:
+        raise ConfigurationError(
+            f"with `Trainer.local_steps` the replicas' weights differ within a round, but {listed(alone, most=3)} "
+            f"live on one device (`one_device`): let that network be on every replica, {_OR}"
+        )
+    for phase in assembly.phases:
+        _check_phase(phase, global_batch_size)
+
+
+def _check_averages(assembly: Assembly) -> None:
+    """Raises a `ConfigurationError` for slots that a synchronization can't average."""
+    for phase, optimizer in assembly.optimizers.items():
+        coded = [name for name, slot in optimizer.variables.items() if is_codes(slot)]
+        if coded:
+            raise ConfigurationError(
+                f"the optimizer of phase `{phase}` stores `{coded[0]}` in 8-bit codes (`slots`), but "
+                "`Trainer.local_steps` averages slots over replicas, and codes can't be averaged: give "
+                f'`slots="bfloat16"`, {_OR}'
+            )
+
+
+def _check_phase(phase: Phase, global_batch_size: int) -> None:
+    """Raises a `ConfigurationError` for a phase that a replica can't compute from its own rows."""
+    if phase.mixes_rows:
+        raise ConfigurationError(
+            f"phase `{phase.name}` says `mixes_rows=True`: its layers synchronise (`sync=True`) or it gathers rows "
+            "(`all_rows`), but with `Trainer.local_steps` a replica sees its own rows only. Leave `mixes_rows` out "
+            "and give normalisations over the batch `sync=False`, which then normalise by a replica's own rows: "
+            f"another model; {_OR}"
+        )
+    if isinstance(phase, Compute) and phase.state is not None:
+        raise ConfigurationError(
+            f"phase `{phase.name}` keeps history (`Compute(state=...)`), which sees the rows of all replicas in "
+            f"every step; with `Trainer.local_steps` nothing is sent within a round: train without it, {_OR}"
+        )
+    if not phase.placement.on_every_replica(global_batch_size):
+        raise ConfigurationError(
+            f"phase `{phase.name}` runs on one device (`placement=ONE_DEVICE`, or `when_batch_at_least` of a "
+            "larger batch); with `Trainer.local_steps` nothing is sent within a round: let it run on every replica "
+            f"(`Experiment.placements = {{'{phase.name}': @on_every_replica()}}`), {_OR}"
+        )
+
+
+def _check_looks_at_no_loss(outer: Transform) -> None:
+    """Raises an error if the `outer` optimizer reads the loss: a synchronization has no loss."""
+    if any(part.name == "reduce_on_plateau" for part in outer.parts or (outer,)):
+        raise ConfigurationError(
+            "`Trainer.outer` has `reduce_on_plateau`, which reads the loss, but a synchronization has none: chain it "
+            "with the phase's optimizer, or give the outer rate a schedule of rounds, such as `@cosine()`."
+        )
+
+
+def _check_copies(assembly: Assembly, outer: Transform) -> None:
+    """Raises an error if `outer` keeps copies of the weights, or a phase's optimizer sets weights from a copy."""
+    unread = [part.name for part in outer.parts or (outer,) if part.shadow]
+    if unread:
+        raise ConfigurationError(
+            f"`Trainer.outer` has `{unread[0]}`, which keeps a copy of the weights to evaluate, but evaluation reads "
+            "those of the phases' own optimizers: give an outer rule that moves the weights alone, as `@outer/sgd()`."
+        )
+    for phase in assembly.phases:
+        parts = phase.optimizer.parts or (phase.optimizer,) if isinstance(phase, Update) else ()
+        held = [part.name for part in parts if part.shadow and not part.observe]
+        if held:
+            raise ConfigurationError(
+                f"phase `{phase.name}` trains by `{held[0]}`, which sets the weights by a copy that it keeps of them: "
+                "what `Trainer.outer` makes of the weights it would undo. Average them (`Trainer.outer = None`), or "
+                "train by another rule."
+            )

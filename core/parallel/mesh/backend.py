@@ -1,29 +1,32 @@
-"""The backend of `MeshStrategy`."""
+"""The backend of `MeshStrategy`, and checks for features that a mesh doesn't support, because it is one replica."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from core.distribution import Backend, Ledger, register
+from core.distribution.drift import fingerprints_of, refuse_drift
 from core.distribution.shapes_only import asked_for_shapes, made
 from core.errors import ConfigurationError
+from core.module import named_variables
 from core.optimizers import Optimizer
-from core.parallel.mesh.axes import axes_of_slots, axes_of_task, slots_of_shape
-from core.parallel.mesh.checks import check_on_mesh, check_slots_on_mesh
-from core.parallel.mesh.drift import device_drift_check
-from core.parallel.mesh.outputs import lay_out_outputs
+from core.optimizers.narrow_slots import is_narrow
+from core.parallel.mesh.outputs import check_outputs, lay_out_outputs
 from core.parallel.mesh.plan import BATCH, MeshPlan
 from core.parallel.mesh.program import MeshProgram
 from core.parallel.mesh.scope import AxesByPath, made_in_layout
 from core.parallel.mesh.strategy import MeshStrategy
 from core.parallel.mesh.variable import layout
+from core.parallel.places import check_places
 from core.task import Placement, Task
 
 T = TypeVar("T")
+_INSTEAD = "On a mesh every device takes part in every phase: leave it out, or train on replicas (`@mirrored()`)."
 
 
 @register(MeshStrategy, plan=MeshPlan)
@@ -51,7 +54,8 @@ class MeshBackend(Backend):
 
         def axes_in(task: Any) -> AxesByPath:
             check_on_mesh(self.strategy.plan, task, placements=placements, one_device=one_device)
-            return axes_of_task(self.strategy.plan, task)
+            layouts, variables = self.strategy.plan.layouts, named_variables(task)
+            return {path: (variable, layouts.of(path, variable.shape)) for path, variable in variables.items()}
 
         task: Any = made_in_layout(make, self.strategy, axes_in)
         lay = lambda y, axes: dtensor.relayout(y, layout(self.strategy.mesh, axes))  # noqa: E731
@@ -136,9 +140,69 @@ class MeshBackend(Backend):
         return MeshProgram(function, self.strategy, ledger)
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a function that raises a `DriftError` if devices that hold the same shard of a variable differ."""
-        return device_drift_check(self.strategy, variables)
+        """Returns a function that raises a `DriftError` if devices that hold the same shard of a variable differ.
+
+        The check sends nothing between devices of a process; processes exchange only fingerprints.
+        """
+        firsts_of = {path: self.strategy.first_alike(v) for path, v in variables.items()}
+        alike = {path: x for path, x in firsts_of.items() if len(set(x)) < len(x)}  # the others have no copy
+        firsts = np.array(list(alike.values())).T
+
+        @tf.function(autograph=False)
+        def fingerprints(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+            return fingerprints_of([functools.partial(tf.identity, part) for part in parts])
+
+        def check() -> None:
+            if not alike:
+                return
+            rows = []
+            for parts in zip(*(self.strategy.local_parts(variables[path]) for path in alike), strict=True):
+                with tf.device(parts[0].device):
+                    rows.append(fingerprints(parts))
+            table = self.strategy.rows_of_devices(tf.stack(rows)).numpy()
+            differs = table != np.take_along_axis(table, firsts, axis=0)
+            refuse_drift(differs, "device", "others of the mesh with the same part do", list(alike))
+
+        return check
 
     def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns a function that sums a value over all processes."""
         return self.strategy.sum_of_processes
+
+
+def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
+    """Returns `{path: (slot, axes)}` for the slots with the shape of their parameter; other slots stay whole."""
+    slots = slots_of_shape(task, optimizer).items()
+    return {own: (slot, plan.slots.of(path, slot.shape)) for own, (path, slot) in slots}
+
+
+def slots_of_shape(task: Task, optimizer: Optimizer) -> dict[str, tuple[str, tf.Variable]]:
+    """Returns `{path of slot: (path of parameter, slot)}` for the slots with the shape of their parameter."""
+    paths = {id(variable): path for path, variable in named_variables(task).items()}
+    return {
+        f"{name}/{path}": (paths[id(parameter)], slot)
+        for name, slots in optimizer.slots.items()
+        for path, slot in slots.items()
+        if (parameter := optimizer.parameters.get(path)) is not None and parameter.shape == slot.shape
+    }
+
+
+def check_on_mesh(
+    plan: MeshPlan, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]
+) -> None:
+    """Raises an error for placements, which a mesh doesn't support, and for layout patterns that don't fit `task`."""
+    check_places(task, placements=placements, one_device=one_device, instead=_INSTEAD)
+    plan.check({path: variable.shape for path, variable in named_variables(task).items()})
+    check_outputs(task, plan.output_layouts)
+
+
+def check_slots_on_mesh(optimizers: Iterable[Optimizer]) -> None:
+    """Raises an error for an optimizer with narrow slots: a mesh can't shard their rounding and their blocks."""
+    for optimizer in optimizers:
+        for name, slot in optimizer.variables.items():
+            if is_narrow(slot):
+                raise ConfigurationError(
+                    f"the optimizer stores `{name}` in {slot.dtype.name} (`slots`), whose rounding a mesh can't shard: "
+                    "leave `slots` out and shard float32 slots by `mesh.slot_layouts`, or train on replicas "
+                    "(`@mirrored()`)."
+                )

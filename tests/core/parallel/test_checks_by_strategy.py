@@ -21,9 +21,9 @@ from core.optimizers import (
     schedule_free_adamw,
     sgd,
 )
-from core.parallel.local_steps.checks import check_local_steps
+from core.parallel.local_steps.backend import check_local_steps
 from core.parallel.parameter_server import ServedStrategy
-from core.parallel.parameter_server.checks import check_served
+from core.parallel.parameter_server.backend import check_served
 from core.task import ONE_DEVICE, Compute, Task, Update, when_batch_at_least
 from core.testing import assemble, on_virtual_cpus, on_virtual_mesh
 from tests.toys import Line

@@ -10,7 +10,7 @@ import tensorflow as tf
 from core.layers import Linear, SpectralNorm
 from core.losses.adversarial import non_saturating
 from core.optimizers import chain, ema, lookahead, sgd
-from core.parallel.mesh.read_order import kept_in_order
+from core.parallel.mesh.program import kept_in_order
 from core.task import Loss, Task, Update
 from core.testing import Run, assemble, assert_mesh_invariant, on_virtual_mesh
 from models.classifiers.mlp import MlpClassifier
