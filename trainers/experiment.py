@@ -27,6 +27,14 @@ from core.weights import StartFrom
 from trainers.options.eval_sources import by_split, check_held_out
 from trainers.options.sizes import size
 
+# Settings for one device: a run's devices and initial weights don't affect its checkpoint, and needn't be available.
+HERE: Mapping[str, Any] = {
+    "start_from": None,
+    "strategy": None,
+    "placements": {},
+    "one_device": (),
+    "deterministic": False,
+}
 LARGE = 16  # a task of 1/16 of the memory is measured before it is made
 
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import gin
 import tensorflow as tf
@@ -16,21 +15,12 @@ from core.errors import ConfigurationError
 from core.precision import SERVE
 from core.task import Task
 from trainers.evaluation.averaged_weights import averaged_task, restore
-from trainers.experiment import Experiment, given_precision
+from trainers.experiment import HERE, Experiment, given_precision
 from trainers.export.asked import asked, check_computed
 from trainers.export.folder import write_export
 from trainers.export.program import Program
 from trainers.options.sizes import size
 from trainers.session import Session
-
-# The run's devices and initial weights don't affect its checkpoint, and needn't be available here.
-_HERE: dict[str, Any] = {
-    "start_from": None,
-    "strategy": None,
-    "placements": {},
-    "one_device": (),
-    "deterministic": False,
-}
 
 
 def run(session: Session) -> int:
@@ -41,7 +31,7 @@ def run(session: Session) -> int:
     wanted = asked(flags.format, flags.weights)
     _check_alone()
     session.bind(required=[Experiment])
-    for parameter, value in _HERE.items():
+    for parameter, value in HERE.items():
         gin.bind_parameter(f"Experiment.{parameter}", value)
     experiment = Experiment()
     experiment.compute_in(given_precision())

@@ -23,7 +23,7 @@ from trainers import configurables as configurables  # registers them
 from trainers import hooks
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.evaluation.evaluator import Evaluator
-from trainers.experiment import Experiment, given_precision
+from trainers.experiment import HERE, Experiment, given_precision
 from trainers.gin_audit import audit
 from trainers.options.checkpoints import chosen_checkpoint
 from trainers.process.bootstrap import CHECKOUT
@@ -34,14 +34,6 @@ from trainers.runs.read import is_run, read_run
 from trainers.settings import Settings, given_peak
 from trainers.workdir import Workdir, named_folder
 
-# A run is loaded onto one device, whatever strategy or initial weights it had.
-_HERE = (
-    "Experiment.start_from = None",
-    "Experiment.strategy = None",
-    "Experiment.placements = {}",
-    "Experiment.one_device = ()",
-    "Experiment.deterministic = False",
-)
 _OF_TRAINING = ("figures", "loss_scale", "outer")  # checkpoint entries that aren't the experiment's variables
 
 
@@ -121,8 +113,9 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
     if not is_run(path):
         below = find_runs([str(named)])  # or raises an error
         raise ConfigurationError(f"{shown(str(named))} is a folder of runs: give one, as {shown(str(below[0]))}.")
+    here = [f"Experiment.{name} = {value}" for name, value in HERE.items()]  # whatever strategy the run had
     with _modules_from_here():
-        configuration = audit.read([str(_given(path))], _HERE, search=[CHECKOUT])
+        configuration = audit.read([str(_given(path))], here, search=[CHECKOUT])
         bindings = KeptBindings(
             lambda: configuration.bind(
                 [Experiment, Settings, Evaluator, given_peak], required=[Experiment], register=hooks.register

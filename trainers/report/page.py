@@ -13,8 +13,8 @@ from core.telemetry.console import format_figure
 from trainers.report.style import STYLE
 from trainers.report.svg import COLOURS, Line, chart
 from trainers.report.verdict import verdict
-from trainers.runs.compare import MISSING, differences
 from trainers.runs.figures import last_and_best, main_figures
+from trainers.runs.listing import MISSING, differences
 from trainers.runs.read import Run
 
 # A second barrier: should unescaped markup slip through, browsers load and run nothing.

@@ -23,11 +23,10 @@ from absl.flags import FlagValues
 from core.errors import ConfigurationError
 from trainers.process.application import command_of, refuse, run_app
 from trainers.process.flags import parse_flags
-from trainers.runs.compare import differences
 from trainers.runs.curves import LETTERS, chart
 from trainers.runs.figures import RULE, best, main_figures, sign
 from trainers.runs.find import check_figures, find_runs
-from trainers.runs.listing import comparison, console_of_stdout, listing
+from trainers.runs.listing import comparison, console_of_stdout, differences, listing
 from trainers.runs.read import Run, is_run, read_run
 
 MOST_COMPARED = 8

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from core.telemetry.console import format_figure
-from trainers.runs.compare import MISSING
+from trainers.runs.listing import MISSING
 
 SEED = "Experiment.seed"
 

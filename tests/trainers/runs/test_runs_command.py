@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.commands import one_paragraph, python
 from tests.written_runs import write_run
 from trainers.runs.__main__ import main
-from trainers.runs.compare import differences
 from trainers.runs.curves import HEIGHT, chart
 from trainers.runs.figures import Curve
+from trainers.runs.listing import differences
 from trainers.runs.read import read_run
 from trainers.runs.scale import Scale, tick_labels
 
