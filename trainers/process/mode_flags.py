@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from absl.flags import DEFINE_boolean, DEFINE_integer, DEFINE_multi_string, DEFINE_string, FlagValues
 
 from core.errors import ConfigurationError
-from trainers.export.asked import asked
 from trainers.process.flags import FlagTable, refuse_address
 
 MOST_SAMPLES = 65_536
@@ -105,6 +104,8 @@ def _check_sample(flags: FlagValues) -> None:
 
 def _check_export(flags: FlagValues) -> None:
     """Raises a `ConfigurationError` for an invalid format, weight type, export folder or checkpoint."""
+    from trainers.export.asked import asked
+
     refuse_address(flags, "export_dir")
     _check_checkpoint(flags)
     asked(flags.format, flags.weights)
