@@ -70,6 +70,7 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/experiment": "docs/running.md#configurations",
     "trainers/export": "docs/use-a-run.md#export",
     "trainers/process/flags": "docs/running.md#flags",
+    "trainers/process/mode_flags": "docs/running.md#modes",
     "trainers/gin_audit": "docs/running.md#configurations",
     "trainers/options/eval_sources": "docs/use-a-run.md#several-evaluation-sources",
     "trainers/hooks/norms": "docs/runs.md#hooks-that-look-closer",
