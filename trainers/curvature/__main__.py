@@ -21,7 +21,7 @@ from core.errors import ConfigurationError, TapeloopError
 from trainers.errors.exit_report import report
 from trainers.process.application import command_of, run_app, start_logging
 from trainers.process.flags import parse_flags
-from trainers.process.tensorflow import native_stderr_in
+from trainers.process.standard_streams import native_stderr_in
 
 USAGE = """python -m trainers.curvature FOLDER [--step=400] [--examples=512] [--eigenvalues=5] [--probes=30] [--json]
 
