@@ -4,7 +4,7 @@ It needs `pip install -e '.[browser,docs]'` and Debian's Chromium. It opens the 
 and dark mode, on a wide and a narrow screen. A page may request only itself. Each text must have enough contrast (WCAG
 2: 4.5, lines 3), be complete, and overlap no other text. TensorBoard opens offline on a run of each configuration that
 trains here. Report and TensorBoard have to show the runs' metrics. Pages and events with planted faults come first: the
-checks must find each fault.
+checks must find each fault. A line per step says how far it is; a step may take 10 minutes.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tools.browser import boards, planted, reports, shipped, sites, spoiled
 from tools.browser.look import browser
+from tools.browser.progress import finish, progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,11 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch, browser(chromium) as started:
         folder = Path(scratch)
         for name in shipped.names():
+            progress(f"trains {name}")
             shipped.train(name, folder / "shipped")
-        print(f"{len(shipped.names())} configurations trained", flush=True)
+        progress(f"{len(shipped.names())} configurations trained")
         missed = [*planted.unseen(started, folder), *spoiled.unseen(started, folder / "shipped", folder / "spoiled")]
         planted_faults = len(planted.FAULTS) + sum(map(len, spoiled.FAULTS.values()))
-        print(f"{planted_faults} planted faults: {len(missed) or 'none'} missed", flush=True)
+        progress(f"{planted_faults} planted faults: {len(missed) or 'none'} missed")
         wrong = [f"of the planted faults: {text}" for text in missed]
         for what, looked in {
             "TensorBoard": boards.faults(started, folder / "shipped", flags.shots),
@@ -46,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "the site": sites.faults(started, folder, flags.shots),
         }.items():
             faults = list(looked)
-            print(f"{what}: {len(faults) or 'nothing'} wrong", flush=True)
+            progress(f"{what}: {len(faults) or 'nothing'} wrong")
             wrong += faults
+    finish()
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return int(bool(wrong))
 

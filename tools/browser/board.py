@@ -23,6 +23,8 @@ WIDE, TALL = 1400, 12_000  # pixels: a card outside the screen stays empty
 SCALE = 0.5  # of a picture's dots, which all have to be drawn
 STILL_SECONDS = 10  # seconds after which a missing element counts as absent
 START_SECONDS = 120
+END_SECONDS = 20
+CHANGE_SECONDS = 120  # seconds after which a page that still changes counts as wrong
 
 
 @contextlib.contextmanager
@@ -36,7 +38,11 @@ def serving(folder: Path) -> Iterator[str]:
         yield _loaded(process, log)
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _loaded(process: "subprocess.Popen[bytes]", log: Path) -> str:
@@ -46,7 +52,7 @@ def _loaded(process: "subprocess.Popen[bytes]", log: Path) -> str:
     while time.monotonic() < until and process.poll() is None:
         time.sleep(0.5)
         if found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text()):
-            with urllib.request.urlopen(f"{found[0]}data/plugin/timeseries/tags") as answer:
+            with urllib.request.urlopen(f"{found[0]}data/plugin/timeseries/tags", timeout=START_SECONDS) as answer:
                 tags = json.load(answer)
             if tags == before and any(tags["scalars"]["runTagInfo"].values()):
                 return found[0]
@@ -86,12 +92,15 @@ def see_all_figures(page: "Page", complain: Callable[[Any], list[str]]) -> list[
 
 
 def _patiently(page: "Page", what: str, complain: Callable[[Any], list[str]]) -> list[str]:
-    changed, before = time.monotonic(), None
+    began = changed = time.monotonic()
+    before = None
     while True:
         found = page.evaluate(f"{SEES}.{what}()")
         complaints = complain(found)
         if not complaints or (found == before and time.monotonic() > changed + STILL_SECONDS):
             return complaints
+        if time.monotonic() > began + CHANGE_SECONDS:
+            return [*complaints, f"TensorBoard still changes its {what} after {CHANGE_SECONDS} s"]
         if found != before:
             changed, before = time.monotonic(), found
         page.wait_for_timeout(300)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.browser import board, shipped
+from tools.browser.progress import progress
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -20,8 +21,10 @@ def faults(chromium: "Browser", runs: Path, shots: Path | None) -> Iterator[str]
     said, all_runs = list[str](), sorted(runs.iterdir())
     with board.serving(runs) as address, board.opened(chromium, said) as page:
         for run in all_runs:
+            progress(f"opens TensorBoard's cards of {run.name}")
             yield from board.see(page, board.address_of_cards(address, run.name), "cards", partial(_of_cards, run))
             _shoot(page, shots, run.name)
+        progress("opens TensorBoard's Text and HParams")
         yield from board.see(page, board.address_of_texts(address), "texts", partial(_of_texts, all_runs))
         _shoot(page, shots, "Text")
         board.see(page, board.address_of_trials(address), "trials", lambda table: [] if table else ["is empty"])

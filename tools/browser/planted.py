@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.browser.look import views
+from tools.browser.progress import progress
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -34,6 +35,7 @@ def unseen(chromium: "Browser", folder: Path) -> Iterator[str]:
     """Yields a sentence for each planted fault that the checks miss, and for each false report."""
     path = folder / "planted.html"
     for fault, said in {**FAULTS, "": None}.items():
+        progress(f"opens a page with {fault[:60] or 'no fault'}")
         path.write_text(PAGE.format(fault=fault))
         found = [text for _, _, faults in views(chromium, path.as_uri()) for text in faults]
         if said is None and found:

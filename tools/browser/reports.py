@@ -10,6 +10,7 @@ from core.telemetry.console import format_figure
 from tests.commands import CONFIGS, run
 from tests.written_runs import write_run
 from tools.browser.look import views
+from tools.browser.progress import progress
 from trainers.report.__main__ import main
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ def made(folder: Path, shipped: Path) -> Path:
 
 def faults(chromium: "Browser", folder: Path, shipped: Path, shots: Path | None) -> Iterator[str]:
     """Yields a sentence for each fault in some view."""
+    progress("trains for the report, and writes it")
     path = made(folder, shipped)
     for view, page, wrong in views(chromium, path.as_uri()):
+        progress(f"checks the report ({view})")
         if shots:
             page.screenshot(path=shots / f"report, {view}.png", full_page=True)
         yield from (f"the report ({view}) {text}" for text in [*wrong, *_untrue(page, folder / "runs" / "digits_mlp")])
