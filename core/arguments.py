@@ -1,6 +1,6 @@
 """Checks of arguments when an object is made, so that a mistake is found before the first step.
 
-A keyword names a number in the error: `check_positive(epsilon=epsilon)`. Tensors are checked by static shapes.
+The keyword of a number names it in the error: `check_positive(epsilon=epsilon)`. Tensors are checked by static shapes.
 """
 
 import math
@@ -95,7 +95,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def is_number(value: object, kind: type = Real) -> bool:
-    """Says whether `value` is a number of type `kind`, such as `Integral`; a bool isn't a number here."""
+    """Says whether `value` is a number of type `kind`, such as `Integral`. A bool doesn't count."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -113,7 +113,7 @@ def check_groups(name: str, groups: int, **channels: int) -> None:
 
 
 def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Tensor:
-    """Converts floats to float32, except float64; raises a `ValueError` for other dtypes."""
+    """Converts floats to float32; float64 stays float64. Other dtypes raise a `ValueError`."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_floating:
         raise ValueError(f"`{name}` is {value.dtype.name}; give floats: `tf.cast({name}, tf.float32)`.")
@@ -123,7 +123,7 @@ def floats(name: str, value: Any, *, min_rank: int = 0, axes: str = "") -> tf.Te
 
 
 def targets_like(name: str, value: Any, like_name: str, like: tf.Tensor) -> tf.Tensor:
-    """Converts `value` to the dtype of `like`; raises a `ValueError` if their shapes differ."""
+    """Converts `value` to the dtype of `like`. If their shapes differ, it raises a `ValueError`."""
     return shaped_like(name, tf.cast(tf.convert_to_tensor(value), like.dtype), like_name, like)
 
 
@@ -139,7 +139,7 @@ def class_indices(name: str, value: Any, logits_name: str, logits: tf.Tensor) ->
 
 
 def integers(name: str, value: Any) -> tf.Tensor:
-    """Converts `value` to int32 or int64; raises a `ValueError` unless its dtype is an integer type."""
+    """Converts `value` to int32 or int64. If it isn't of an integer type, it raises a `ValueError`."""
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_integer:
         raise ValueError(f"`{name}` is {value.dtype.name}; give integers: `tf.cast({name}, tf.int32)`.")
@@ -149,7 +149,7 @@ def integers(name: str, value: Any) -> tf.Tensor:
 def shaped_like(
     name: str, value: tf.Tensor, like_name: str, like: tf.Tensor, *, leading: int | None = None
 ) -> tf.Tensor:
-    """Returns `value`; raises an error if its shape isn't `like.shape[:leading]`, so that it isn't broadcast."""
+    """Returns `value`. A shape other than `like.shape[:leading]` raises an error: it would be broadcast."""
     expected = like.shape[:leading]
     if not value.shape.is_compatible_with(expected):
         raise ValueError(
@@ -163,7 +163,7 @@ def shaped_like(
 
 
 def listed(names: Iterable[str], *, most: int | None = None, quote: str = "`") -> str:
-    """Joins names for an error's sentence: the first `most` in backticks, then the number of the remaining names.
+    """Joins names for a sentence of an error: the first `most` in backticks, then the number of the others.
 
     >>> listed(["w", "b", "scale"], most=2)
     '`w`, `b` and 1 more'

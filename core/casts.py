@@ -1,4 +1,4 @@
-"""Casts of weights to the dtype that a layer computes in, made once before the loops that read them.
+"""Casts of weights to the dtype that a layer computes in. Each is made once, before the loops that read it.
 
 >>> w = tf.Variable(tf.ones([2, 2]))
 >>> casts = [(w, tf.bfloat16)]
@@ -20,7 +20,7 @@ _made: contextvars.ContextVar[Mapping[Any, tf.Tensor]] = contextvars.ContextVar(
 
 
 def cast_to(w: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the weight `w`, a variable or a tensor, in `dtype`; the gradient of `w` has the dtype of `w`."""
+    """Returns the weight `w` (a variable or tensor) in `dtype`. The gradient of `w` keeps the dtype of `w`."""
     if w.dtype == dtype or not isinstance(w, tf.Variable):
         return tf.cast(w, dtype)
     if (noticed := _noticed.get()) is not None:
@@ -38,7 +38,7 @@ def cast_to(w: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 @contextlib.contextmanager
 def noticing_casts() -> Iterator[list[Cast]]:
-    """Yields the list of variables that `cast_to` casts in its context, with their new dtypes."""
+    """Records the variables that `cast_to` casts in its context: yields a list of variables and new dtypes."""
     found = list[Cast]()
     token = _noticed.set(found)
     try:
@@ -48,13 +48,13 @@ def noticing_casts() -> Iterator[list[Cast]]:
 
 
 def made_casts(casts: Sequence[Cast]) -> list[tf.Tensor]:
-    """Makes the `casts`, for `casting_once`."""
+    """Makes the `casts`. Pass the result to `casting_once`."""
     return [tf.stop_gradient(tf.cast(w, dtype)) for w, dtype in casts]
 
 
 @contextlib.contextmanager
 def casting_once(casts: Sequence[Cast], made: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Lets `cast_to` return the casts that are `made` in its context."""
+    """Makes `cast_to` return the casts in `made`, in its context, instead of new ones."""
     token = _made.set({(id(w), dtype): x for (w, dtype), x in zip(casts, made, strict=True)})
     try:
         yield

@@ -14,10 +14,10 @@ def one_of(condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def zero_where(condition: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
-    """Returns `value`, set to zero (without a gradient) where `condition` is true; unchanged if `condition` is None."""
+    """Returns `value`, with zero and no gradient where `condition` is true. None as condition changes nothing."""
     return value if condition is None else tf.where(condition, tf.zeros_like(value), value)
 
 
 def nan(dtype: tf.DType) -> tf.Tensor:
-    """Returns a scalar NaN, which marks invalid input on devices where operations can't raise errors."""
+    """Returns a scalar NaN. It marks invalid input on devices where operations can't raise errors."""
     return tf.constant(float("nan"), dtype)

@@ -37,7 +37,7 @@ GOES_ON = "the same command then resumes from the last checkpoint"
 def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[None]:
     """Turns a full disk's `OSError` in its `with` block into a `NoRoomError` that names `path`.
 
-    The error's text ends with `then`, which says what happens once there is room.
+    The error ends with `then`: what happens once there is room.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def space_for(path: os.PathLike[str] | str, *, then: str = GOES_ON) -> Iterator[
 
 
 def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, then: str = GOES_ON) -> NoRoomError | None:
-    """Returns a `NoRoomError` if a full disk, a quota or a size limit caused `error`; else `None`."""
+    """Returns a `NoRoomError` if `error` is due to a full disk, a quota or a size limit; else `None`."""
     remedy = _REMEDIES.get(error.errno or 0)
     if remedy is None:
         return None
@@ -59,7 +59,7 @@ def disk_full(error: OSError, path: os.PathLike[str] | str | None = None, *, the
 
 
 def append_whole(stream: FileIO, content: bytes) -> None:
-    """Appends all of `content` to an unbuffered file; if the disk is full, undoes that and raises the error."""
+    """Appends all of `content` to an unbuffered file. If the disk is full, undoes that and raises the error."""
     length, rest = stream.seek(0, os.SEEK_END), memoryview(content)
     try:
         while rest:  # a nearly full disk may accept only a part
@@ -81,7 +81,7 @@ def unfinished_folder(parent: Path, pid: int | None = None) -> Path:
 
 
 def write_whole(contents: Mapping[Path, bytes], *, then: str = GOES_ON) -> None:
-    """Writes files under temporary names, and renames them to their paths once all are written."""
+    """Writes files under temporary names. Once all are written, renames them to their paths."""
     try:
         for path, content in contents.items():
             with space_for(path, then=then), unfinished(path).open("wb") as stream:
@@ -111,9 +111,9 @@ def remove_unfinished(folders: Iterable[Path]) -> None:
 
 
 def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
-    """Removes temporary folders that ended processes left in `parent`; with `name`, only those for the folder `name`.
+    """Removes temporary folders that ended processes left in `parent`.
 
-    Use `name` in a folder that other people write to.
+    With `name`, removes only those for the folder `name`. Use it in a folder that other people write to.
     """
     with contextlib.suppress(OSError):  # a later write there reports the error
         for path in parent.iterdir():
@@ -123,7 +123,7 @@ def remove_unfinished_folders(parent: Path, name: str | None = None) -> None:
 
 
 def _remove(path: Path, *, is_ours: bool) -> None:
-    """Removes a file; a folder is removed only if `is_ours`."""
+    """Removes a file. Removes a folder only if `is_ours`."""
     try:
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _remove(path: Path, *, is_ours: bool) -> None:
 
 
 def _is_another(pid: int) -> bool:
-    """Says whether a process with the number `pid`, other than this one, is alive; any user may own it."""
+    """Says whether a process with the number `pid`, other than this one, is alive. Any user may own it."""
     if pid == os.getpid():
         return False
     try:

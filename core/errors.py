@@ -43,7 +43,7 @@ class CheckpointError(TapeloopError):
 
 
 class PeerLostError(TapeloopError):
-    """Another worker of the run is missing, dead or hanging, or this worker hangs; a restart resumes the run."""
+    """Another worker is missing, dead or hanging, or this worker hangs. A restart resumes the run."""
 
     exit_code = 6
 
@@ -61,7 +61,7 @@ class NoRoomError(TapeloopError):
 
 
 class PreemptedError(TapeloopError):
-    """The run was asked to stop, and has saved its state; the same command resumes it."""
+    """The run was asked to stop, and has saved its state. The same command resumes it."""
 
     exit_code = 75
 
@@ -84,13 +84,13 @@ EXIT_CODES = {
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Returns " Did you mean `...`?" with the candidate most similar to `name`; empty if none is similar."""
+    """Returns " Did you mean `...`?" with the candidate most similar to `name`, or "" if none is similar."""
     near = difflib.get_close_matches(name[:_MOST], list(candidates), n=1, cutoff=0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
 def shown(value: object) -> str:
-    """Returns `repr(value)` for a message, on one line and at most 200 characters long.
+    """Returns `repr(value)` for a message, on one line of at most 200 characters.
 
     >>> shown([0.5, "a"]), len(shown(list(range(1_000_000)))) <= 200
     ("[0.5, 'a']", True)
@@ -105,7 +105,7 @@ def shown(value: object) -> str:
 def as_said(message: str) -> str:
     """Returns `message` in a form that is safe to print on a terminal.
 
-    Long lines are shortened and control characters escaped, because a message may quote file names and flags.
+    Long lines are shortened, and control characters escaped: a message may quote file names and flags.
 
     >>> as_said("`--mode` is \\x1b[2J"), len(as_said("x" * 10_000_000)) <= 2000
     ('`--mode` is \\\\x1b[2J', True)

@@ -1,4 +1,4 @@
-"""Searches traced graphs: operations inside loops, conditions and calls, and the line of code of each."""
+"""Searches traced graphs: finds operations inside loops, conditions and calls, and their lines of code."""
 
 import linecache
 import os
@@ -13,7 +13,7 @@ TENSORFLOW = os.path.join(os.path.dirname(os.path.abspath(tf.__file__)), "")
 
 
 def everything(operations: Iterable[Any]) -> Iterator[Any]:
-    """Yields `operations`, and all operations inside their loops, conditions and calls."""
+    """Yields `operations`, and all operations inside the loops, conditions and calls among them."""
     for op in operations:
         yield op
         yield from bodies(op)
@@ -39,7 +39,7 @@ def functions_of(op: Any) -> Iterator[tuple[str, Any]]:
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
-    """Yields `graph` and the graphs of all functions that it calls: each once, callers before callees."""
+    """Yields `graph` and the graphs of all functions that it calls. Each comes once, callers before callees."""
     seen, ahead = set[str](), [graph]
     while ahead:
         here = ahead.pop(0)
@@ -51,9 +51,9 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 
 def ancestors(operations: Iterable[Any], *, control: bool = False) -> set[str]:
-    """Returns the names of `operations` and of all operations that they depend on, within their graph.
+    """Returns the names of `operations` and of all operations on which they depend, within one graph.
 
-    With `control`, control inputs count as dependencies too.
+    With `control`, control inputs count too.
     """
     found, ahead = set[str](), list(operations)
     while ahead:
@@ -71,12 +71,12 @@ def captured(graph: Any) -> dict[int, tf.Tensor]:
 
 
 def frames(op: Any) -> list[Any]:
-    """Returns the stack frames in which `op` was made, innermost first, without TensorFlow's frames."""
+    """Returns the stack frames in which `op` was made, without TensorFlow's. The innermost is first."""
     return [frame for frame in reversed(list(op.traceback or ())) if not frame.filename.startswith(TENSORFLOW)]
 
 
 def line(op: Any) -> str:
-    """Returns the line of user code in which `op` was made: `at step.py:12 (`y = x + 1`)`."""
+    """Returns the line of user code that made `op`: `at step.py:12 (`y = x + 1`)`."""
     own = next((f for f in frames(op) if not f.filename.startswith(CORE)), None)
     return said(own) if own else "in a layer or loss of `core`"
 
@@ -88,7 +88,7 @@ def said(frame: Any) -> str:
 
 
 def maker(tensor: tf.Tensor) -> Any:
-    """Returns the operation that computed the values of `tensor`; reshapes, slices and casts after it are skipped."""
+    """Returns the operation that computed the values of `tensor`. Later reshapes, slices and casts are skipped."""
     op = tensor.op
     while op.type in SAME_VALUES or op.type == "SelectV2":
         op = op.inputs[2 if op.type == "SelectV2" else 0].op  # the losses' `zero_where` keeps its third input
@@ -96,7 +96,7 @@ def maker(tensor: tf.Tensor) -> Any:
 
 
 def sigmoid_logits(op: Any) -> tf.Tensor | None:
-    """Returns the logits if `op` is the softplus of a binary cross-entropy, or its `log1p(exp(x))`; else `None`."""
+    """Returns the logits if `op` is a binary cross-entropy's softplus, or its `log1p(exp(x))`; else `None`."""
     if op.type == "Softplus":
         tensor = op.inputs[0]
     elif op.type == "Log1p" and op.inputs[0].op.type == "Exp":  # as `tf.nn.sigmoid_cross_entropy_with_logits` does
@@ -109,5 +109,5 @@ def sigmoid_logits(op: Any) -> tf.Tensor | None:
 
 
 def is_own(op: Any) -> bool:
-    """Says whether user code made `op`, rather than a layer or loss of `core`."""
+    """Says whether user code made `op`. Layers and losses of `core` don't count."""
     return not next(iter(frames(op))).filename.startswith(CORE)

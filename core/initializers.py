@@ -26,7 +26,7 @@ _announce: contextvars.ContextVar[Announce] = contextvars.ContextVar("announce",
 
 @contextlib.contextmanager
 def announced(to: Announce) -> Iterator[None]:
-    """Calls `to(bytes)` before each initial value is made in its `with` block; `bytes` is that value's size."""
+    """In its `with` block, calls `to(bytes)` before each initial value is made, with the value's size."""
     token = _announce.set(to)
     try:
         yield
@@ -65,7 +65,7 @@ def normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
 
 
 def truncated_normal(stddev: float = 1.0, mean: float = 0.0) -> Initializer:
-    """Draws from a normal distribution, cut off at 2 `stddev` on each side: its standard deviation is 0.88 `stddev`."""
+    """Draws from a normal distribution cut off at 2 `stddev` on each side. The result's deviation is 0.88 `stddev`."""
     check_finite(mean=mean)
     _check_not_negative("stddev", stddev)
     return _of_floats(
@@ -82,10 +82,10 @@ def uniform(low: float = -0.05, high: float = 0.05) -> Initializer:
 
 
 def variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal") -> Initializer:
-    """Draws with zero mean and variance `scale / fan`, so that activations keep their size from layer to layer.
+    """Draws with zero mean and variance `scale / fan`, which keeps the size of activations from layer to layer.
 
-    `mode` selects the fan. `fan_in` is the number of inputs of one output, `fan_out` the number of outputs of one
-    input, and `fan_avg` their mean. `distribution` is `truncated_normal`, `normal` or `uniform`.
+    `mode` selects the fan. `fan_in` is the number of inputs of one output. `fan_out` is the number of outputs of one
+    input. `fan_avg` is their mean. `distribution` is `truncated_normal`, `normal` or `uniform`.
     """
     _check_not_negative("scale", scale)
     check_choice("mode", mode, ("fan_in", "fan_out", "fan_avg"))
@@ -136,7 +136,7 @@ def lecun_uniform() -> Initializer:
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Draws a matrix with orthonormal columns, or rows, if there are fewer rows (Saxe et al., 2014)."""
+    """Draws a matrix with orthonormal columns, or with orthonormal rows if there are fewer rows (Saxe et al., 2014)."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
@@ -171,7 +171,7 @@ def delta_orthogonal(gain: float = 1.0) -> Initializer:
 
 
 def identity(gain: float = 1.0) -> Initializer:
-    """Makes the identity matrix; for a convolution, the identity matrix at the window's centre, and zero elsewhere."""
+    """Makes the identity matrix. A convolution kernel has it at the window's centre, and zeros elsewhere."""
     check_finite(gain=gain)
 
     def make(rng: Rng, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
@@ -193,7 +193,7 @@ _TRUNCATED_STDDEV = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.
 
 
 def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tensor]) -> Initializer:
-    """Wraps `make` so that it raises a `ValueError` for dtypes that aren't floating point."""
+    """Wraps `make` so that dtypes that aren't floating point raise a `ValueError`."""
 
     def checked(rng: Rng, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
         dtype = tf.as_dtype(dtype)
@@ -211,7 +211,7 @@ def _of_floats(name: str, make: Callable[[Rng, Sequence[int], tf.DType], tf.Tens
 
 
 def _numbers(name: str, shape: Any) -> list[int]:
-    """Returns a shape as a list of integers; `shape` may be a tensor whose value is known while tracing."""
+    """Returns a shape as a list of integers. `shape` may be a tensor whose value tracing knows."""
     known = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
     if known is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Modules, which own `tf.Variable`s, and the paths that name these variables.
+"""Modules own `tf.Variable`s. Paths name these variables.
 
 A module makes all of its variables in `__init__`, from explicit sizes and an `rng`. It computes in `__call__`:
 
@@ -47,7 +47,7 @@ class Module(tf.Module):
 
 
 def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[str, tf.Variable]:
-    """Returns `{path: variable}` of any `tf.Module`: each variable once, in the same order in every run."""
+    """Returns `{path: variable}` of any `tf.Module`. Each variable occurs once. The order is the same in every run."""
 
     def wanted(value: object) -> bool:
         return isinstance(value, tf.Variable) and (value.trainable or not trainable_only)
@@ -56,7 +56,7 @@ def named_variables(module: tf.Module, *, trainable_only: bool = False) -> dict[
 
 
 def named_modules(module: tf.Module) -> dict[str, tf.Module]:
-    """Returns `{path: module}` of the callable modules within `module`: each once, in the same order in every run."""
+    """Returns `{path: module}` of the callable modules within `module`, each once, in the same order in every run."""
     return _first_paths(module, lambda x: isinstance(x, tf.Module) and callable(x))
 
 
@@ -72,7 +72,7 @@ def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
     """Returns a copy of `module` that computes with `values`, `{path: tensor}`, in place of its variables.
 
     In an inner loop, `values` are the weights after some steps. Gradients flow through `values` to the tensors from
-    which `values` were computed. `module` and its variables stay unchanged.
+    which they were computed. `module` and its variables stay unchanged.
 
         >>> net = tf.Module()
         >>> net.w = tf.Variable(2.0)
@@ -103,7 +103,7 @@ def with_values(module: M, values: Mapping[str, tf.Tensor]) -> M:
 
 
 def original(module: Any) -> Any:
-    """Returns the module of which `module` is a copy by `with_values`; `module` itself if it isn't a copy."""
+    """Returns the module that `with_values` copied to make `module`. A module that isn't a copy is returned itself."""
     kept = getattr(module, "__dict__", {}).get(_ORIGINAL)
     return kept() if kept else module
 
@@ -117,9 +117,10 @@ _ORIGINAL = "_with_values_of"
 
 
 def copied(part: Any, made: dict[int, Any]) -> Any:
-    """Copies the module `part` and its submodules; `made` maps ids of leaves to their values, and of modules to copies.
+    """Copies the module `part` and its submodules.
 
-    A leaf is a variable or a tensor in an attribute. Leaves that `made` doesn't contain are shared with the copy.
+    A leaf is a variable or a tensor in an attribute. `made` maps ids of leaves to new values, and ids of modules to
+    their copies. Leaves that `made` doesn't contain are shared with the copy.
     """
     if id(part) in made or not isinstance(part, tf.Module):
         return made.get(id(part), part)

@@ -1,7 +1,7 @@
-"""The dtype in which a phase computes: the casts of its inputs, before a step function is called.
+"""The dtype in which a phase computes, and the casts of its inputs before a step function is called.
 
-A step function computes in the dtype of its inputs and of its `rng`'s draws: layers cast float32 variables to it.
-`Embedding` and `Rng.from_seed` make floats from integers alone, and read `compute_dtype()`.
+A step function computes in the dtype of its inputs and of the draws of its `rng`: layers cast float32 variables to it.
+`Embedding` and `Rng.from_seed` make floats from integers alone, so they read `compute_dtype()`.
 
     >>> narrowing = Narrowing(tf.bfloat16, {"image": tf.bfloat16})
     >>> with narrowing.computing():
@@ -28,7 +28,7 @@ _compute_dtype: contextvars.ContextVar[tf.DType] = contextvars.ContextVar("compu
 
 
 def compute_dtype() -> tf.DType:
-    """Returns the dtype in which the current phase computes: float32 outside of phases."""
+    """Returns the dtype in which the current phase computes. Outside of phases it is float32."""
     return _compute_dtype.get()
 
 
@@ -52,7 +52,7 @@ class Narrowing(NamedTuple):
         return {key: tf.cast(x, self.casts[key]) if key in self.casts else x for key, x in batch.items()}
 
     def call(self, fn: Callable[..., Any], batch: Mapping[str, tf.Tensor]) -> Any:
-        """Returns `fn(batch)`, computed in `dtype`; narrow results are cast to float32."""
+        """Returns `fn(batch)`, computed in `dtype`. Narrow results are cast to float32."""
         with self.computing():
             made = fn(self.narrowed(batch))
         return made if self.dtype == tf.float32 else widened(made)
@@ -66,7 +66,7 @@ AS_GIVEN = Narrowing()  # casts nothing
 
 
 class Precision:
-    """The value of `Trainer.precision`: one dtype for all phases, or `{phase: dtype}`, with float32 for others."""
+    """The value of `Trainer.precision`: one dtype for all phases, or `{phase: dtype}`. Other phases have float32."""
 
     def __init__(self, given: str | Mapping[str, str] = "float32"):
         self.given = given
@@ -87,9 +87,9 @@ class Precision:
     def narrowing(
         self, name: str, features: Mapping[str, tf.TensorSpec], made_in: Mapping[str, tf.DType] = {}
     ) -> Narrowing:
-        """Returns the casts of the phase or use `name`: of float32 features, and of outputs `made_in` a narrow dtype.
+        """Returns the casts of the phase or use `name`: of float32 features, and of narrow outputs.
 
-        Features of other dtypes stay as the source gives them.
+        `made_in` has the outputs of phases with a narrow dtype. Features of other dtypes stay as the source gives them.
         """
         dtype = self.of(name)
         casts = {
@@ -130,12 +130,12 @@ _CAPABILITY = {tf.float16: (5, 3), tf.bfloat16: (8, 0)}  # of NVIDIA's GPUs
 
 
 def _capability() -> tuple[int, ...]:
-    """Returns the lowest compute capability of the machine's GPUs; other makers' GPUs have none, and may do all."""
+    """Returns the lowest compute capability of the GPUs. GPUs of other makers have none, and may use every dtype."""
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     return min((x["compute_capability"] for x in details if "compute_capability" in x), default=(99, 0))
 
 
 def widened(nest: Any) -> Any:
-    """Returns `nest` with tensors of bfloat16 and float16 cast to float32."""
+    """Returns `nest` with its bfloat16 and float16 tensors cast to float32."""
     narrow = (tf.bfloat16, tf.float16)
     return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) if tf.is_tensor(x) and x.dtype in narrow else x, nest)

@@ -6,12 +6,12 @@ An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` ma
     >>> noise = rng.fold("noise").normal([2, 3])          # shared by all replicas
     >>> latents = rng.fold("latents").rows.normal(8, 16)  # one row per example
 
-Draws come from Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). It is a counter-based
-generator, which can start anywhere in its stream. So `rng.rows` draws only this replica's rows of *one* draw over the
-global batch. Results don't depend on the number of replicas or microbatches.
+The generator is Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). It is counter-based, so it
+can start anywhere in its stream. `rng.rows` uses this to draw only this replica's rows of *one* draw over the global
+batch. So results don't depend on the number of replicas or microbatches.
 
 The `Rng` of a step function also has `rng.step`, and `rng.progress` from 0 to 1. Use them for values that change during
-a run, such as an annealed weight. Neither affects any draw.
+a run, such as an annealed weight. They don't affect any draw.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ _pin: contextvars.ContextVar[Callable[[tf.Tensor], tf.Tensor]] = contextvars.Con
 
 
 def pinned(draw: tf.Tensor) -> tf.Tensor:
-    """Marks a random tensor `draw`, so that an engine shards it only when an operation reads it."""
+    """Marks a random tensor `draw`. An engine then shards it only when an operation reads it."""
     return _pin.get()(draw)
 
 
 @contextlib.contextmanager
 def pinning(pin: Callable[[tf.Tensor], tf.Tensor]) -> Iterator[None]:
-    """Passes each random tensor drawn in its context to `pin`, which controls how an engine shards it."""
+    """In its context, passes each random tensor to `pin`, which controls how an engine shards the tensor."""
     token = _pin.set(pin)
     try:
         yield
@@ -57,7 +57,7 @@ _undrawn: contextvars.ContextVar[bool] = contextvars.ContextVar("undrawn", defau
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Makes all initial values zero in its context, which makes tracing faster if the graph never runs."""
+    """In its context, all initial values are zero. Tracing is faster, and the graph must never run."""
     token = _undrawn.set(True)
     try:
         yield
@@ -71,14 +71,14 @@ def is_undrawn() -> bool:
 
 
 class Drawn(NamedTuple):
-    """The draws and folds that a traced function made, in order, with their seeds."""
+    """The draws and folds of a traced function, in order, with their seeds."""
 
     draws: list[tuple[tf.Tensor, tf.Tensor]]  # a seed, and its draw
     folds: list[tuple[tf.Tensor, Any, tf.Tensor]]  # a seed, the data folded into it, the new seed
     again: list[tf.Tensor]  # seeds that repeat the draws of others on purpose
 
     def meant(self) -> list[tf.Tensor]:
-        """Returns the draws that repeat others on purpose: with the seeds in `again`, or seeds folded from them."""
+        """Returns the draws that repeat others on purpose: their seeds are in `again`, or were folded from those."""
         ids = {id(seed) for seed in self.again}
         for parent, _, seed in self.folds:
             if id(parent) in ids:
@@ -91,7 +91,7 @@ _drawn: contextvars.ContextVar[Drawn | None] = contextvars.ContextVar("drawn", d
 
 @contextlib.contextmanager
 def noticing_draws() -> Iterator[Drawn]:
-    """Records the draws made in its context, to check them; functions called there are traced, not run."""
+    """Records the draws made in its context, to check them. Functions that are called there are traced, not run."""
     token = _drawn.set(drawn := Drawn([], [], []))
     try:
         yield drawn
@@ -100,7 +100,7 @@ def noticing_draws() -> Iterator[Drawn]:
 
 
 class Moment(NamedTuple):
-    """The training step in which a step function is called, and the length of the run."""
+    """The number of the training step in which a step function is called, and the length of the run."""
 
     step: tf.Tensor  # int64, from 0
     steps: int | None = None  # of the whole run, if that is known
@@ -122,8 +122,8 @@ class Rng(NamedTuple):
     def from_seed(cls, seed: int, *, step: Any = None, progress: Any = None) -> "Rng":
         """Makes an `Rng` from an integer `seed`.
 
-        It draws float32, or in a phase the phase's dtype. A unit test can also set the `step` (default 0) and the
-        `progress` that a step function reads.
+        Its draws are float32; in a phase, they have the phase's dtype. A unit test can also set the `step` (default 0)
+        and the `progress` that a step function reads.
 
         >>> rng = Rng.from_seed(0, step=30, progress=0.25).fold("noise")
         >>> int(rng.step), float(rng.progress)
@@ -165,7 +165,7 @@ class Rng(NamedTuple):
         return self.moment
 
     def fold(self, data: Any) -> "Rng":
-        """Returns an independent `Rng` for `data`: a purpose ("noise"), or the number of a step or an item."""
+        """Returns an independent `Rng` for `data`: a purpose such as "noise", or the number of a step or an item."""
         if _undrawn.get() and not tf.executing_eagerly():
             # A graph that never runs needs no real fold, and real ones would take 4 of the 18 seconds of
             # `text_70b.gin`.
@@ -185,7 +185,7 @@ class Rng(NamedTuple):
         return self._replace(seed=seed)
 
     def again(self) -> "Rng":
-        """Returns an `Rng` that draws the same numbers, and tells `assert_draws` that this is on purpose.
+        """Returns an `Rng` that draws the same numbers. It tells `assert_draws` that the repetition is on purpose.
 
         >>> rng = Rng.from_seed(0).fold("shift")
         >>> shifts = [rng.normal([2]), rng.again().normal([2])]  # of an image, and of its mask
@@ -200,7 +200,7 @@ class Rng(NamedTuple):
 
     @property
     def wide(self) -> "Rng":
-        """Returns this `Rng` with draws in float32, for values that a narrow dtype is too coarse for, such as times."""
+        """Returns this `Rng` with float32 draws, for values such as times that need more than half precision."""
         return self._replace(dtype=tf.float32)
 
     @property
@@ -209,25 +209,25 @@ class Rng(NamedTuple):
         return RowRng(self)
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> tf.Tensor:
-        """Draws `dtype` numbers in [low, high), the same for every replica."""
+        """Draws numbers in [low, high) of `dtype`, the same on every replica."""
         unit = _unit(self._flat_bits(shape), self.dtype)
         if self.dtype == tf.float32:
             return low + (high - low) * unit
         return _between(low, high, unit)
 
     def normal(self, shape: Any) -> tf.Tensor:
-        """Draws standard normal numbers, the same for every replica."""
+        """Draws standard normal numbers, the same on every replica."""
         return tf.cast(_box_muller(self._flat_bits([2, *shape]), axis=0), self.dtype)
 
     def truncated_normal(self, shape: Any) -> tf.Tensor:
-        """Draws standard normal numbers, cut off at two standard deviations, the same for every replica."""
+        """Draws standard normal numbers cut off at two standard deviations, the same on every replica."""
         edge = math.erf(2.0 / math.sqrt(2.0))
         # The half step keeps the argument strictly inside (-edge, edge).
         u = _unit(self._flat_bits(shape)) + 2.0**-25
         return tf.cast(math.sqrt(2.0) * tf.math.erfinv(edge * (2.0 * u - 1.0)), self.dtype)
 
     def bits(self, shape: Any) -> tf.Tensor:
-        """Draws uniform uint32, the same for every replica."""
+        """Draws uniform uint32, the same on every replica."""
         return self._flat_bits(shape)
 
     def _flat_bits(self, shape: Any) -> tf.Tensor:
@@ -255,7 +255,7 @@ class Rng(NamedTuple):
 
 
 class RowRng(NamedTuple):
-    """Draws this replica's rows of one draw over the global batch. A shape's first number is the number of rows."""
+    """Draws this replica's rows of one draw over the global batch. A shape begins with the number of rows."""
 
     rng: Rng
 
@@ -298,14 +298,14 @@ class RowRng(NamedTuple):
 
 
 def _unit(bits: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """Converts uint32 to `dtype` in [0, 1), using as many upper bits as it has digits; none is rounded up to 1."""
+    """Converts uint32 to `dtype` in [0, 1), from as many upper bits as `dtype` has digits: none rounds up to 1."""
     digits = _DIGITS[dtype]
     unit = tf.cast(tf.bitwise.right_shift(bits, tf.constant(32 - digits, tf.uint32)), tf.float32) * 2.0**-digits
     return tf.cast(unit, dtype)
 
 
 def _between(low: Any, high: Any, unit: tf.Tensor) -> tf.Tensor:
-    """Returns `low + (high - low) * unit` in the narrow dtype of `unit`, rounded to a number in [low, high)."""
+    """Returns `low + (high - low) * unit` in the dtype of `unit`, rounded to a number in [low, high)."""
     dtype, (low, high) = unit.dtype, (tf.cast(x, tf.float32) for x in (low, high))
     # More than half a digit of `dtype`, and at most one and a quarter: added and rounded, this is the next number.
     step = 1.25 * 2.0 ** -_DIGITS[dtype]

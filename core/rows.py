@@ -22,10 +22,10 @@ import tensorflow as tf
 
 
 class SharedRows(Protocol):
-    """A batch whose rows are spread over replicas."""
+    """A batch whose rows are divided among replicas."""
 
     def all(self, x: tf.Tensor) -> tf.Tensor:
-        """Gathers this replica's `x` [rows, ...] and all others to [all rows, ...]; differentiable."""
+        """Gathers `x` [rows, ...] of all replicas to [all rows, ...]. It has a gradient."""
 
     def own(self, x: tf.Tensor) -> tf.Tensor:
         """Selects this replica's rows from `x` [all rows, ...]."""
@@ -47,8 +47,9 @@ _shared: contextvars.ContextVar[SharedRows] = contextvars.ContextVar("shared_row
 def all_rows(x: Any) -> tf.Tensor:
     """Gathers `x` [rows, ...] of all replicas, in the order of the global batch.
 
-    Costs one collective, and one in the backward pass. Gradients are summed over replicas, each with the loss of its
-    own rows. Set `mixes_rows=True` on the phase. In evaluation, replicas may have different numbers of rows, or none.
+    It costs one collective, and one more in the backward pass. The gradient is the sum over replicas, each with the
+    loss of its own rows. Set `mixes_rows=True` on the phase. In evaluation, replicas may have different numbers of
+    rows, or none.
     """
     return _shared.get(_Alone()).all(tf.convert_to_tensor(x))
 
@@ -60,7 +61,7 @@ def own_rows(x: Any) -> tf.Tensor:
 
 @contextlib.contextmanager
 def sharing_rows(rows: SharedRows) -> Iterator[None]:
-    """Makes `all_rows` and `own_rows` use `rows` in its `with` block, in which an engine calls a step function."""
+    """Makes `all_rows` and `own_rows` use `rows` in its `with` block. Engines call step functions in it."""
     token = _shared.set(rows)
     try:
         yield

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held_back(number: int) -> Iterator[None]:
-    """Delays the signal `number` until its `with` block ends; then the restored handler receives it.
+    """Delays the signal `number` until its `with` block ends. The restored handler then receives it.
 
-    Threads that start in the block ignore the signal for good: the kernel never delivers it to them.
+    Threads that start in the block ignore this signal for good: the kernel never delivers it to them.
     """
     handler = signal.getsignal(number)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])

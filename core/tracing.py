@@ -34,7 +34,7 @@ _ASKED = [
 
 @contextlib.contextmanager
 def no_python_values(who: str) -> Iterator[None]:
-    """Raises a `TypeError` with advice if the traced code `who` uses a symbolic tensor's value in Python."""
+    """Raises a `TypeError` with advice if the traced code `who` uses the value of a symbolic tensor in Python."""
     try:
         yield
     except (TypeError, AttributeError, NotImplementedError) as error:
@@ -53,19 +53,19 @@ def in_xla() -> bool:
 
 
 def in_xla_on_cpu() -> bool:
-    """Says whether the code being traced will be compiled with XLA for a CPU, where matmuls are exact."""
+    """Says whether the code being traced will be compiled with XLA for a CPU. There, matmuls are exact."""
     return in_xla() and all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def computes_by_parts(variable: tf.Variable) -> bool:
-    """Says whether `variable` is on a mesh, whose devices may each hold a shard: not every kernel can read it."""
+    """Says whether `variable` is on a mesh. Each device may hold a shard, which not every kernel can read."""
     return hasattr(variable, "on_mesh")
 
 
 def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:
     """Makes a `tf.function` from a method, without TensorFlow's warning about frequent retracing.
 
-    TensorFlow counts the traces of a method over all objects, and would warn if a process makes several objects.
+    TensorFlow counts a method's traces over all objects. It would warn if a process makes several objects.
     """
     made: Any = tf.function(function, autograph=False, **settings)
     made._omit_frequent_tracing_warning = True

@@ -1,4 +1,4 @@
-"""Old name of `core.cluster`; it will be removed in version 0.4."""
+"""The old name of `core.cluster`. Version 0.4 removes it."""
 
 import warnings
 

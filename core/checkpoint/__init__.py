@@ -1,4 +1,4 @@
-"""Checkpoints that are either complete or absent: save, verify, restore, fall back.
+"""Saves, verifies and restores checkpoints. Each is either complete or absent, even after a kill.
 
 A checkpoint is a directory `step-000001000/` with two things in it: a TensorFlow checkpoint under the prefix
 `variables`, and `manifest.json` with the step, the data position and the SHA-256 of every file and every variable.

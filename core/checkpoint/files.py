@@ -27,7 +27,7 @@ def path_of(directory: Path, step: int) -> Path:
 
 
 def checkpoints_in(directory: Path) -> list[tuple[int, Path]]:
-    """Returns `[(step, path), ...]`, newest step first; `step-...` precedes `step-....replaced` of the same step."""
+    """Returns `[(step, path), ...]`, newest step first. For one step, `step-...` precedes `step-....replaced`."""
     if not directory.exists():
         return []
     found = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
@@ -46,7 +46,7 @@ def plainly_named(directory: Path) -> Iterator[str]:
     """Yields a name for `directory` that TensorFlow can read: `directory` itself, or `/proc/self/fd/<number>`.
 
     TensorFlow treats a checkpoint's path as UTF-8 and as a shell pattern, in which `[`, `*`, `?` and `\\` are special.
-    The descriptor's name then appears in TensorFlow's messages; `reason` puts `directory` back.
+    TensorFlow's messages then have the name `/proc/...`; `reason` puts `directory` back.
     """
     if not _PATTERN.search(str(directory)):
         yield str(directory)
@@ -59,13 +59,13 @@ def plainly_named(directory: Path) -> Iterator[str]:
 
 
 def free_name(path: Path) -> Path:
-    """Returns `path` if no file has that name, else the first free one of `path-2`, `path-3`, ..."""
+    """Returns `path` if it is unused, else the first unused one of `path-2`, `path-3`, ..."""
     names = itertools.chain([path], (path.with_name(f"{path.name}-{i}") for i in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def put_in_place(temporary: Path, target: Path, warn: Warn) -> None:
-    """Renames `temporary` to `target`; an earlier checkpoint at `target` is renamed first, and deleted last."""
+    """Renames `temporary` to `target`. An earlier checkpoint at `target` is renamed first, and deleted last."""
     replaced = target.with_name(target.name + _REPLACED)
     if os.path.lexists(target):
         target.rename(replaced)
@@ -84,16 +84,16 @@ def remove_leftovers(directory: Path, warn: Warn) -> None:
 
 
 def remove_old(directory: Path, step: int, kept: Container[int], warn: Warn) -> None:
-    """Removes every checkpoint with a step of at most `step`, unless that step is in `kept`."""
+    """Removes every checkpoint up to `step`, except steps in `kept`."""
     for of, path in checkpoints_in(directory):
         if of <= step and of not in kept:
             _remove(path, warn)
 
 
 def _remove(path: Path, warn: Warn) -> None:
-    """Removes a checkpoint or a leftover. It is renamed first, so that no reader sees half a checkpoint.
+    """Removes a checkpoint or a leftover. It is renamed first, so that no reader sees half of it.
 
-    If removing fails (no permission, or a file that NFS keeps open), the function warns and the run continues.
+    If it can't be removed (no permission, or a file that NFS keeps open), the function warns and the run continues.
     """
     doomed = path
     try:
@@ -119,7 +119,7 @@ def sync(path: Path) -> None:
 
 
 def sync_and_drop(file: Path) -> None:
-    """Waits until a file's bytes are on the disk, and drops them from the cache, so that reads use the disk."""
+    """Waits until a file's bytes are on the disk, and drops them from the cache. Later reads then use the disk."""
     sync(file)
     descriptor = os.open(file, os.O_RDONLY)
     try:
@@ -130,7 +130,7 @@ def sync_and_drop(file: Path) -> None:
 
 @contextlib.contextmanager
 def plain_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a regular file for reading; raises an `OSError` for pipes and devices, which could block forever."""
+    """Opens a regular file for reading. Pipes and devices could block forever, so they raise an `OSError`."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "It isn't a plain file", str(path))
@@ -151,7 +151,7 @@ def file_sha256(file: Path) -> str:
 
 
 def reason(error: Exception, directory: Path | None = None) -> str:
-    """Returns `error` as a short text, in which `directory` replaces the name that `plainly_named` gave to it."""
+    """Returns `error` as a short text, with `directory` in place of the name from `plainly_named`."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} (`{error.filename}`)" if error.filename else error.strerror
     text = str(error).strip().split("\n")[0].rstrip(".")

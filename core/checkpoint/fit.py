@@ -1,4 +1,4 @@
-"""Compares a checkpoint's variables with a model's; the error lists all differences in a table."""
+"""Compares a checkpoint's variables with a model's. The error lists all differences in a table."""
 
 import difflib
 import glob
@@ -55,7 +55,7 @@ def check_fit(manifest: Manifest, live: Variables, left_out: set[str], partial: 
 
 
 def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: int = 3) -> list[tuple[str, str]]:
-    """Returns `[(missing path, unexpected path)]`: for each missing path the most similar name of the same type."""
+    """Pairs each missing path with the most similar unexpected path of the same type: `[(missing, unexpected)]`."""
     found = []
     for path, kind in missing.items():
         same_type = [other for other in unexpected if unexpected[other] == kind]
@@ -64,7 +64,7 @@ def nearest(missing: Mapping[str, str], unexpected: Mapping[str, str], *, most: 
 
 
 def widest_patterns(wanted: Collection[str], others: Collection[str]) -> list[str]:
-    """Returns patterns (`["net/*"]`), each as wide as possible, that match all `wanted` paths and none of `others`."""
+    """Returns the widest patterns, such as `["net/*"]`, that match all `wanted` paths and none of `others`."""
 
     def widest(path: str) -> str:
         parents = itertools.accumulate(path.split("/")[:-1], lambda parent, part: f"{parent}{part}/", initial="")

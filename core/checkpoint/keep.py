@@ -1,7 +1,7 @@
-"""Decides which checkpoints are kept: the last few, every n-th step, and the best by a metric.
+"""Decides which checkpoints to keep: the last few, every n-th step, and the best by a metric.
 
 Each manifest holds its checkpoint's metrics, so the files alone tell which one is best, even after a kill. The best
-checkpoint is removed only once a better one has been written.
+checkpoint is removed only after a better one is written.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Keeper:
         self._measured: dict[int, Mapping[str, Any]] = {}  # by step: manifests don't change
 
     def record(self, step: int, measured: Mapping[str, float]) -> dict[str, Any]:
-        """Returns the manifest entry of a new checkpoint: reasons to keep it, finite metrics, best checkpoint."""
+        """Returns a new checkpoint's entry for its manifest: reasons to keep it, finite metrics, the best step."""
         own = self._measured[step] = {name: x for name, x in measured.items() if math.isfinite(x)}
         best, every = self.best(step, new=step), self.keep.every
         because = ["last"]
@@ -74,7 +74,7 @@ class Keeper:
     def best(self, up_to: int, *, new: int | None = None) -> Best | None:
         """Returns the checkpoint with the best metric up to step `up_to`; `None` if no checkpoint has the metric.
 
-        If values are equal, the older one wins. The checkpoint about to be written at step `new` is included.
+        Among equal values, the oldest wins. `new` is the step of a checkpoint about to be written, which counts too.
         """
         by, found = self.keep.best, None
         if by is None:
@@ -87,7 +87,7 @@ class Keeper:
         return found
 
     def remove_old(self, step: int, warn: Warn) -> None:
-        """Removes checkpoints up to `step` that needn't be kept; later ones, which may be damaged, stay."""
+        """Removes checkpoints up to `step` that needn't be kept. Later ones may be damaged, and stay."""
         steps = sorted({of for of, _ in checkpoints_in(self.directory) if of <= step})
         best = self.best(step)
         kept = {*steps[-self.keep.last :], *([best.step] if best else [])}

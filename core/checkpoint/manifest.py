@@ -48,7 +48,7 @@ class Manifest:
 
 
 class DamagedError(Exception):
-    """A checkpoint is damaged. The message completes a sentence: "Checkpoint `...` is damaged: <message>"."""
+    """A damaged checkpoint. The message completes the sentence "Checkpoint `...` is damaged: <message>"."""
 
 
 def described(variable: tf.Variable) -> SavedVariable:
@@ -70,7 +70,7 @@ def bytes_of(value: Any) -> memoryview:
 
 
 def described_in(prefix: str, path: str, variable: Typed) -> SavedVariable:
-    """Returns the `SavedVariable` of a variable in a checkpoint file; reads part by part, to save memory."""
+    """Returns the `SavedVariable` of a variable in a checkpoint file. It reads part by part, to save memory."""
     boxes = parts.in_order(tuple(variable.shape), max(1, parts.MOST_BYTES // variable.dtype.size))
     return _of_parts(variable, (read_part(prefix, path, variable, box) for box in boxes))
 
@@ -92,12 +92,12 @@ def manifest_text(content: Mapping[str, Any]) -> str:
 
 
 def _content_sha256(content: Mapping[str, Any]) -> str:
-    """Returns the checksum of the manifest's own text, which protects numbers such as the data position."""
+    """Returns the checksum of the manifest's text. It protects numbers such as the data position."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def verified(path: Path) -> Manifest:
-    """Returns the manifest of the checkpoint at `path`; raises a `DamagedError` unless each file has its SHA-256."""
+    """Returns the manifest of the checkpoint at `path`. A file with another SHA-256 raises a `DamagedError`."""
     with _damage_told():
         manifest = read_manifest(path)
         for name, entry in manifest.files.items():
@@ -110,7 +110,7 @@ def verified(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Returns the manifest of the checkpoint at `path`; raises a `DamagedError` if the manifest itself is damaged."""
+    """Returns the manifest of the checkpoint at `path`. A damaged manifest raises a `DamagedError`."""
     with _damage_told():
         with plain_file(path / MANIFEST) as stream:
             text = stream.read(_MOST_BYTES + 1)

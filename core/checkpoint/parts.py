@@ -32,7 +32,7 @@ class Typed(Protocol):
 
 @runtime_checkable
 class InParts(Typed, Protocol):
-    """A variable whose value is read and assigned in parts, such as one that is sharded over a mesh."""
+    """A variable that is read and assigned in parts, because it is sharded over a mesh, for example."""
 
     def is_here(self) -> bool:
         """Says whether this process holds every value of the variable."""
@@ -44,17 +44,17 @@ class InParts(Typed, Protocol):
         """Returns the slices of the variable that this process writes: `{box: tensor}`."""
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in arrays of at most `most_bytes`; only if `is_here()`."""
+        """Yields the value in row-major order, in arrays of at most `most_bytes`. Call it only if `is_here()`."""
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
-        """Calls `read(box)` for each box of the variable, and assigns the result to the shards that hold this box."""
+        """Calls `read(box)` for each box of the variable, and assigns the result to the shards that hold the box."""
 
     def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
-        """Says whether this process's shards are bit for bit equal to what `read(box)` returns."""
+        """Says whether this process's shards equal `read(box)` bit for bit."""
 
 
 def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
-    """Yields boxes of at most `most` values each, which together cover an array of `shape` in row-major order."""
+    """Yields boxes of at most `most` values each, which cover an array of `shape` in row-major order."""
     if math.prod(shape) <= most:
         yield whole_of(shape)
         return
@@ -68,7 +68,7 @@ def in_order(shape: Sequence[int], most: int) -> Iterator[Box]:
 
 
 def shape_and_slice(shape: Sequence[int], box: Box) -> str:
-    """Returns TensorFlow's text for `box` of a variable: `"4 6 2,2:0,6"`; empty if `box` covers all of it."""
+    """Returns TensorFlow's text for `box` of a variable, such as `"4 6 2,2:0,6"`. The whole variable gives ""."""
     if all(bounds == (0, size) for bounds, size in zip(box, shape, strict=True)):
         return ""
     parts = ":".join(f"{first},{last - first}" for first, last in box)
@@ -91,13 +91,13 @@ def is_here(variable: tf.Variable) -> bool:
 
 
 def merge(prefixes: Sequence[str], into: str) -> None:
-    """Merges checkpoint files into one, `into`, by rewriting their indices; values aren't read."""
+    """Merges checkpoint files into one, `into`. It rewrites their indices, and doesn't read values."""
     with tf.device("CPU:0"):
         tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=into, delete_old_dirs=False)
 
 
 def read_part(prefix: str, path: str, variable: Typed, box: Box) -> tf.Tensor:
-    """Reads `box` of a saved variable into host memory. If the file holds the variable unsharded, reads the whole."""
+    """Reads `box` of a saved variable into host memory. A variable saved unsharded is read whole."""
     with tf.device("CPU:0"):
         (value,) = tf.raw_ops.RestoreV2(
             prefix=prefix,

@@ -1,4 +1,4 @@
-"""Processes that save one checkpoint together: if one of them fails, all of them learn why."""
+"""Processes that save one checkpoint together. If one fails, all of them learn the reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ class Peers(NamedTuple):
     first_text: Callable[[str | None], str | None] = lambda text: text
 
     def problem(self, error: BaseException | None, temporary: Path | None = None) -> str | None:
-        """Returns the reason of the first process that failed; every process calls this with its `error` or `None`."""
+        """Returns the reason of the first process that failed. Every process passes its own `error`, or `None`."""
         if not isinstance(error, Expected):
             return self.first_text(None)
         text = reason(error, temporary)
@@ -34,7 +34,7 @@ ALONE = Peers()
 
 
 def refusal(directory: Path, step: int, error: BaseException | None, problem: str | None) -> BaseException:
-    """Returns the exception to raise if a process failed with `problem`; its cause is this process's own `error`."""
+    """Returns the exception to raise if a process failed with `problem`. Its cause is this process's own `error`."""
     if isinstance(error, tf.errors.ResourceExhaustedError) and "OOM" in error.message:
         return error  # memory is full; the disk isn't to blame
     if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):

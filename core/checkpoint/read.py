@@ -15,11 +15,9 @@ from core.errors import CheckpointError
 
 
 def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = None) -> Manifest | None:
-    """Returns the newest undamaged checkpoint; `None` if the directory has no checkpoint.
+    """Returns the newest undamaged checkpoint up to step `up_to`; `None` if the directory has no checkpoint.
 
-    `up_to` excludes later steps.
-
-    A damaged checkpoint is reported through `warn`, and the next older one is tried. If all are damaged, a
+    A damaged checkpoint is reported with `warn`, and the next older one is tried. If all are damaged, a
     `CheckpointError` ends the run, so that it doesn't silently start from step 0.
     """
     try:
@@ -48,7 +46,7 @@ def newest(directory: Path, *, warn: Callable[[str], None], up_to: int | None = 
 
 
 def of_step(directory: Path, step: int) -> Manifest | None:
-    """Returns the checkpoint of `step`, after verifying every byte; `None` if that step has no checkpoint."""
+    """Returns the checkpoint of `step` after verifying every byte; `None` if that step has no checkpoint."""
     paths = [path for of, path in checkpoints_in(directory) if of == step]
     if not paths:
         return None
@@ -68,8 +66,8 @@ def steps_in(directory: Path) -> list[int]:
 def restore(manifest: Manifest, variables: Variables, *, partial: Sequence[str] = ()) -> None:
     """Assigns `variables` their values from the checkpoint, and compares the result with the manifest.
 
-    Names, shapes and dtypes must match exactly. `partial` has patterns (`*`, `?` and `[...]`; `*` matches `/` too) of
-    paths to skip, in the checkpoint or the model. Skipped variables of the model keep their values.
+    Names, shapes and dtypes must match exactly. `partial` has patterns of paths to skip, in the checkpoint or the
+    model: `*` (which matches `/` too), `?` and `[...]`. Skipped variables of the model keep their values.
     """
     left_out = matching({*variables, *manifest.variables}, partial, manifest)
     wanted = {path: variable for path, variable in variables.items() if path not in left_out}

@@ -1,4 +1,4 @@
-"""Asynchronous checkpoints: training waits while variables are copied in memory; a thread writes the copy."""
+"""Asynchronous checkpoints. Training waits only while variables are copied in memory; a thread writes the copy."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ KEEP = Keep()
 
 @dataclasses.dataclass
 class _UnderWay:
-    """A save in progress: `work` runs in this process; `rest` runs once every process has finished its `work`."""
+    """A save in progress. `work` runs in this process. `rest` runs once every process has finished its `work`."""
 
     step: int
     temporary: Path
@@ -38,7 +38,7 @@ class _UnderWay:
 
 
 class Saves:
-    """Writes checkpoints into `directory`, one at a time: the next save waits until the previous one is written.
+    """Writes checkpoints into `directory`, one at a time. The next save waits until the previous one is written.
 
     If several processes (`peers`) hold parts of the variables, all call the same methods after the same training step.
     They communicate only in these calls, never from the writer's thread.
@@ -62,11 +62,11 @@ class Saves:
         extra: Mapping[str, Any] = MappingProxyType({}),
         measured: Mapping[str, float] = MappingProxyType({}),
     ) -> Path:
-        """Copies `variables`, and starts writing `directory/step-<step>/`; one rename makes the checkpoint visible.
+        """Copies `variables`, and starts writing `directory/step-<step>/`. One rename makes the checkpoint visible.
 
-        After that, checkpoints that `keep` doesn't cover are removed. `extra` is anything that JSON can hold, and
-        `measured` has the metrics at this step. If the process dies at any time, `newest` finds the earlier checkpoint
-        or the complete new one.
+        Then checkpoints that `keep` doesn't cover are removed. `extra` is anything that JSON can hold. `measured` has
+        the metrics at this step. If the process dies at any time, `newest` finds the earlier checkpoint or the complete
+        new one.
         """
         self.settle(lambda text: self.warn(TOO_OFTEN))
         self._copies = copies = copied(variables, worker=self.peers.worker, into=self._copies)
@@ -102,7 +102,7 @@ class Saves:
 
     @property
     def under_way(self) -> object | None:
-        """Returns an object that stands for the save that this process is writing; `None` if it writes none."""
+        """Returns an object for the save that this process is writing; `None` if it writes none."""
         save = self._under_way
         return save if save is not None and not save.work.done() else None
 
@@ -130,7 +130,7 @@ class Saves:
             raise refusal(self.directory, save.step, error, problem)
 
     def settle(self, note: Callable[[str], object] = lambda text: None) -> None:
-        """Waits until all saves are complete, and raises a failed save's error; calls `note` if this takes long."""
+        """Waits until all saves are complete, and raises the error of a failed one. Calls `note` if this takes long."""
         while (save := self._under_way) is not None:
             _wait(save, note)
             self.go_on()
@@ -158,7 +158,7 @@ class Saves:
         self.settle(note)
 
     def _folder(self, step: int, name: str) -> Path:
-        """Lets worker 0 make the folder that all processes write into; every process raises an error if that fails."""
+        """Makes the folder that all processes write into, in worker 0. If that fails, every process raises an error."""
         made, error = None, None
         if self.peers.worker == 0:
             try:

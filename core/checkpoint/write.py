@@ -1,6 +1,6 @@
 """Copies variables between two training steps, and writes a checkpoint from the copies while training continues.
 
-Each process writes its parts of the variables and reads them back. Then worker 0 completes the checkpoint.
+Each process writes its parts of the variables, and reads them back. Then worker 0 completes the checkpoint.
 """
 
 import errno
@@ -29,7 +29,7 @@ class Copy(tf.__internal__.tracking.Trackable):
         self.take(variable)
 
     def take(self, variable: tf.Variable) -> None:
-        """Copies the variable's current value over the previous copy; allocating memory would be much slower."""
+        """Copies the variable's current value over the previous copy. Allocating new memory would be much slower."""
         whole = whole_of(self.shape)
         values = variable.slices() if isinstance(variable, InParts) else {whole: variable.read_value()}
         with tf.device("CPU:0"):
@@ -50,9 +50,9 @@ Copies = Mapping[str, Copy]  # by path
 
 
 def copied(variables: Mapping[str, tf.Variable], *, worker: int, into: Copies) -> Copies:
-    """Returns `{path: copy}` of the variables of which process `worker` writes a part.
+    """Copies the variables of which process `worker` writes a part; returns `{path: copy}`.
 
-    Worker 0 also writes all unsharded variables. Earlier copies `into` the same variables are overwritten.
+    Worker 0 also writes all unsharded variables. Earlier copies in `into` are overwritten.
     """
     own = {path: v for path, v in variables.items() if worker == 0 or isinstance(v, InParts)}
     if own.keys() != into.keys():

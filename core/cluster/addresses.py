@@ -1,4 +1,4 @@
-"""Finds this machine's IP addresses, those that the cluster names, and private ones."""
+"""Finds IP addresses: those of this machine, those that the cluster names, and private ones."""
 
 import contextlib
 import ipaddress
@@ -23,7 +23,7 @@ _PRIVATE = [
 
 
 def is_private(address: Address) -> bool:
-    """Says whether `address` is private: loopback, link-local, or of a network that the internet doesn't route."""
+    """Says whether `address` is private: loopback, link-local, or in a network that the internet doesn't route."""
     return any(address in network for network in _PRIVATE)
 
 
@@ -34,16 +34,16 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def at(address: Address, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Returns the family and address that sockets take, with the scope id of addresses such as `fe80::1%2`."""
+    """Returns the family and address for a socket. Addresses such as `fe80::1%2` include a scope id."""
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     family, _, _, _, place = socket.getaddrinfo(str(address), port, type=socket.SOCK_STREAM, flags=flags)[0]
     return family, place  # type: ignore[return-value]
 
 
 def named_here(cluster: Cluster) -> list[Address]:
-    """Returns this machine's addresses to which this worker's host name in the cluster resolves; empty if unknown.
+    """Returns the addresses of this machine to which its host name in the cluster resolves; empty if unknown.
 
-    They are unknown if the name resolves to another machine, perhaps a gateway. They are also unknown if it resolves
+    They are unknown if the name resolves to another machine, such as a gateway. They are also unknown if it resolves
     only to loopback while other workers are remote: many machines resolve their own name to 127.0.1.1.
     """
     found = [address for address in resolved(cluster.address) if _is_here(address)]
@@ -59,7 +59,7 @@ def is_on_loopback(workers: Sequence[str]) -> bool:
 
 
 def resolved(worker: str) -> list[Address]:
-    """Returns the addresses to which this machine resolves the host of `worker`, "host:port"; empty on failure."""
+    """Returns the addresses of the host of `worker`, "host:port", as this machine resolves it; empty on failure."""
     host, port = host_and_port(worker)
     found: dict[Address, None] = {}
     with contextlib.suppress(OSError, UnicodeError):  # some machines can't resolve their own name
@@ -81,7 +81,7 @@ def _is_here(address: Address) -> bool:
 
 
 def local_addresses() -> list[Address]:
-    """Asks the kernel for every address of this machine; raises `OSError` outside Linux."""
+    """Returns every address of this machine, from the kernel. Outside Linux, it raises an `OSError`."""
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("the system has no netlink to ask for this machine's addresses")
     found: list[Address] = []
@@ -108,7 +108,7 @@ _ADDRESS, _LOCAL = 1, 2  # attributes (linux/if_addr.h)
 
 
 def _parts(content: bytes, head: str) -> Iterator[tuple[int, bytes]]:
-    """Yields `(type, content)` of each part of a netlink message; `head` is the format of a part's length and type."""
+    """Yields `(type, content)` of each part of a netlink message. `head` is the format of a part's length and type."""
     size = struct.calcsize(head)
     while len(content) >= size:
         length, kind = struct.unpack_from(head, content)

@@ -1,4 +1,4 @@
-"""Admits workers at the chief before a run; processes without the token neither block the chief nor learn anything."""
+"""The chief admits workers before a run. Processes without the token neither block it nor learn anything."""
 
 import collections
 import contextlib
@@ -15,7 +15,7 @@ STRANGERS = 64  # unproven connections at a time: each costs a file descriptor a
 
 
 class Guests:
-    """The connections of waiting workers to the chief. A silent connection doesn't block the others."""
+    """The connections of waiting workers to the chief. A silent connection doesn't block others."""
 
     def __init__(self, listeners: Sequence[socket.socket], hello: Mapping[str, Any], token: str):
         for listener in listeners:
@@ -26,7 +26,7 @@ class Guests:
         self.turned_away = 0
 
     def look(self) -> bool:
-        """Accepts new connections, drops those that fail the proof; returns whether the admitted ones changed."""
+        """Accepts new connections, and drops those that fail the proof. Returns whether the admitted ones changed."""
         before, now = list(self.hellos), time.monotonic()
         for channel, (since, origin, challenge) in list(self.strangers.items()):
             said = next(channel.messages(), None)
@@ -51,7 +51,7 @@ class Guests:
         return before != list(self.hellos)
 
     def _let_in(self, listener: socket.socket, now: float) -> None:
-        """Accepts the connections waiting at `listener`, as long as there is room for strangers."""
+        """Accepts the connections that wait at `listener`, up to the limit for unproven ones."""
         with contextlib.suppress(OSError):
             while len(self.strangers) < STRANGERS or self._dispensable(now):
                 connection, origin = listener.accept()
@@ -65,7 +65,8 @@ class Guests:
     def _dispensable(self, now: float) -> Channel | None:
         """Returns the unproven connection to drop for a new one: an overdue one from the most frequent address.
 
-        A worker answers at once, and few connections come from its address, so none is dropped before its admission.
+        A worker answers at once, and few connections come from its address. So no worker is dropped before its
+        admission.
         """
         crowd, _ = collections.Counter(origin for _, origin, _ in self.strangers.values()).most_common(1)[0]
         for channel, (since, origin, _) in self.strangers.items():
@@ -76,7 +77,7 @@ class Guests:
     def _hello(
         self, channel: Channel, origin: str, challenge: str, said: Mapping[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Returns the hello of a peer that knows the token; sends a refusal to a peer whose proof is wrong."""
+        """Returns the hello of a peer that knows the token. A peer with a wrong proof gets a refusal."""
         match said:
             case {"hello": dict(hello), "answer": str(answer), "proof": str(shown)}:
                 if not is_same(shown, proof(self.token, "worker", challenge, answer, hello)):

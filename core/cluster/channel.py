@@ -18,7 +18,7 @@ _LONGEST = 5000  # characters of a text, which may be printed on a terminal
 
 
 class Channel:
-    """One connection to another process; its methods don't block."""
+    """One connection to another process. Its methods don't block."""
 
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
@@ -30,7 +30,7 @@ class Channel:
         self._incoming, self._outgoing = b"", b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends as much of the message as the other end accepts; the next `flush` sends the rest."""
+        """Sends as much of the message as the other end accepts. The next `flush` sends the rest."""
         content = json.dumps(message).encode()
         self._outgoing += _MAGIC + struct.pack("!I", len(content)) + content
         self.flush()
@@ -75,7 +75,7 @@ class Channel:
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Closes the connection, even if messages are unread."""
+        """Closes the connection, even with unread messages."""
         self._connection.close()
 
 
@@ -87,7 +87,7 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 
 
 def cleaned(said: Any) -> Any:
-    """Returns a message whose texts have a space in place of each control character, and at most 5,000 characters."""
+    """Returns a message with spaces for control characters in its texts, and at most 5,000 characters."""
     if isinstance(said, str):
         return "".join(x if x.isprintable() else " " for x in said[:_LONGEST])
     if isinstance(said, dict):
@@ -101,9 +101,9 @@ def broadcast(channels: Iterable[Channel], message: Mapping[str, Any]) -> None:
 
 
 def broadcast_and_close(channels: Collection[Channel], message: Mapping[str, Any]) -> None:
-    """Sends a last message on all `channels`, and closes them after the other ends have closed.
+    """Sends a last message on all `channels`, and closes each after its other end has closed.
 
-    To close a connection with unread messages would reset it, and the other end might lose the last message.
+    Closing a connection with unread messages would reset it, and the other end might lose the last message.
     """
     broadcast(channels, message)
     until = time.monotonic() + ANSWER_SECONDS

@@ -1,9 +1,9 @@
 """Liveness checks between the workers of one run, over plain sockets, independent of TensorFlow.
 
 Workers connect to the chief's address before TensorFlow uses it. Then the chief closes its listening socket and keeps
-the connections, over which both sides send heartbeats. If a worker is killed, its connection closes. A stopped or
-hanging worker is silent, which collectives would notice only after minutes, if ever. The chief hears all workers and
-tells them which one was lost, so that all report the same worker.
+the connections, on which both sides send heartbeats. If a worker is killed, its connection closes. A worker that stops
+or hangs is silent. Collectives notice this only after minutes, if ever. The chief tells all workers which one was lost,
+so all report the same worker.
 """
 
 import os
@@ -22,7 +22,7 @@ MOST_ELSEWHERE = 8  # workers whose activities the chief reports
 
 
 class Heartbeat:
-    """Watches this process's heartbeat connections: the chief has one to each worker, a worker one to the chief."""
+    """This process's heartbeat connections: the chief's to each worker, or a worker's to the chief."""
 
     def __init__(self, cluster: Cluster, channels: Mapping[int, Channel]):
         self.cluster = cluster
@@ -36,7 +36,7 @@ class Heartbeat:
 
     @classmethod
     def meet(cls, cluster: Cluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Heartbeat":
-        """Waits up to `deadline` seconds for all workers, which must have the same token, cluster and `about`."""
+        """Waits up to `deadline` seconds for all workers. All must have the same token, cluster and `about`."""
         if cluster.size == 1:
             return cls(cluster, {})
         hello = {
@@ -49,19 +49,19 @@ class Heartbeat:
         return cls(cluster, (gather if cluster.is_chief else join)(cluster, cleaned(hello), token, deadline))
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Starts a thread that sends and expects heartbeats; it calls `on_lost` with a sentence if a worker is lost."""
+        """Sends and expects heartbeats in a thread. If a worker is lost, it calls `on_lost` with a sentence."""
         if not self._channels or self._leaving.is_set():
             return
         self._quiet.clear()
         threading.Thread(target=self._watch, args=(timeout, on_lost), daemon=True, name="watch of peers").start()
 
     def wait_for_word(self, seconds: float) -> str | None:
-        """Waits until a worker is lost, at most `seconds`; returns a sentence that names the worker, or None."""
+        """Waits at most `seconds` for the loss of a worker. Returns a sentence that names the worker, or None."""
         self._known.wait(seconds)
         return self.lost
 
     def leave(self, reason: str | None = None) -> None:
-        """Says goodbye and closes the connections. If `reason` isn't None, the others count this worker as lost."""
+        """Says goodbye and closes the connections. With a `reason`, the others count this worker as lost."""
         with self._lock:
             if self._leaving.is_set():
                 return
@@ -71,16 +71,16 @@ class Heartbeat:
         self._channels.clear()
 
     def show(self, doing: Callable[[], str]) -> None:
-        """Sets the function that returns this worker's current activity, which heartbeats report to the others."""
+        """Sets a function that returns this worker's current activity, for heartbeats to report."""
         self._doing = doing
 
     def elsewhere(self, doing: str) -> dict[str, str]:
-        """Returns `{worker's name: activity}` for the workers whose last reported activity differs from `doing`."""
+        """Returns `{worker's name: activity}` for workers that last reported another activity than `doing`."""
         others = sorted(self._doings.copy().items())
         return {self.cluster.name(index): text for index, text in others if text not in ("", doing)}
 
     def _told_elsewhere(self) -> list[tuple[int, str]]:
-        """Returns, in the chief, `(index, activity)` of workers whose activity differs from the chief's; else []."""
+        """Returns `(index, activity)` of workers with another activity than the chief's; [] outside the chief."""
         if not self.cluster.is_chief:
             return []
         found = [(index, text) for index, text in sorted(self._doings.items()) if text != self._doing()]
@@ -131,7 +131,7 @@ class Heartbeat:
                 self._lose(index, "was killed or its machine is gone: its connection closed")
 
     def _lose(self, index: int, how: str) -> None:
-        """Records that worker `index` was lost, and tells the others; later losses are ignored."""
+        """Records that worker `index` was lost, and tells the others. Later losses are ignored."""
         if self.lost is not None:
             return
         self.lost = f"{self.cluster.name(index)} {how}"
@@ -145,7 +145,7 @@ class Heartbeat:
 
 
 def _is_doing(pair: object, workers: int) -> bool:
-    """Says whether `pair` is a list of a worker's index and an activity, since a peer may send anything."""
+    """Says whether `pair` is a list of a worker's index and an activity. A peer may send anything."""
     match pair:
         case [int(index), str()]:
             return 0 <= index < workers
@@ -156,13 +156,13 @@ SILENT_SECONDS = 60.0  # until the other end counts as hanging: TensorFlow may h
 
 
 class LineLostError(Exception):
-    """Says how the process at the other end was lost."""
+    """A lost connection. The message says how the process at the other end was lost."""
 
 
 def heard(channel: Channel, *, patience: Callable[[], float]) -> Iterator[Mapping[str, Any]]:
-    """Yields the other end's messages, and `{}` after each check for messages; meanwhile sends heartbeats.
+    """Yields the other end's messages, and `{}` after each check for messages. Meanwhile it sends heartbeats.
 
-    Raises a `LineLostError` if the connection closes, or if no message has come for `patience()` seconds.
+    It raises a `LineLostError` if the connection closes, or if no message has come for `patience()` seconds.
     """
     looked = last = time.monotonic()
     shown = looked - HEARTBEAT_SECONDS

@@ -30,7 +30,7 @@ class Watch(Protocol):
 
 
 class Membership:
-    """This process's place in its cluster; ends the process if a peer is lost."""
+    """This process's place in its cluster. If a peer is lost, it ends the process."""
 
     def __init__(self, cluster: Cluster, heartbeat: Watch):
         self.cluster, self.heartbeat = cluster, heartbeat
@@ -39,18 +39,18 @@ class Membership:
         self._ended = threading.Event()
 
     def watch(self, *, timeout: float) -> None:
-        """Starts to end this process if a peer is silent for `timeout` seconds; also guards this process's port."""
+        """Ends this process if a peer is silent for `timeout` seconds from now on. Also guards this process's port."""
         self.timeout = timeout
         self.heartbeat.watch(timeout=timeout, on_lost=self._on_lost)
         self.guards = fence(self.cluster)
 
     def show(self, doing: Callable[[], str]) -> None:
-        """Sets the function that returns this process's current activity, which heartbeats report to the others."""
+        """Sets a function that returns this process's current activity, for heartbeats to report."""
         if isinstance(self.heartbeat, Heartbeat):  # with parameter servers, no worker waits for another's step
             self.heartbeat.show(doing)
 
     def elsewhere(self, doing: str) -> dict[str, str]:
-        """Returns `{worker's name: activity}` for the workers whose last reported activity differs from `doing`."""
+        """Returns `{worker's name: activity}` for workers that last reported another activity than `doing`."""
         return self.heartbeat.elsewhere(doing) if isinstance(self.heartbeat, Heartbeat) else {}
 
     def leave(self, reason: str | None = None) -> None:
@@ -59,7 +59,7 @@ class Membership:
         self.heartbeat.leave(reason)
 
     def _on_lost(self, sentence: str) -> None:
-        """Ends the process from the watching thread: a collective with a lost peer may hang and ignore signals."""
+        """Ends the process from the watching thread, because a collective with a lost peer may ignore signals."""
         if self._ended.wait(REPORT_SECONDS):
             return
         error = PeerLostError(f"{sentence}. {RESTART}")
@@ -88,12 +88,12 @@ def is_chief() -> bool:
 
 
 def must_agree(**facts: str) -> None:
-    """Adds facts that workers compare at the rendezvous, in addition to their configuration and packages."""
+    """Adds facts for the workers to compare at the rendezvous, in addition to configuration and packages."""
     _facts.update(facts)
 
 
 def join(*, deadline: float) -> Membership:
-    """Waits up to `deadline` seconds for the other workers, which must have the same configuration and packages."""
+    """Waits up to `deadline` seconds for the other workers. All must have the same configuration and packages."""
     import gin  # here, because a launcher needs neither gin nor TensorFlow, which gin imports
 
     from core.checkpoint.versions import versions
@@ -114,7 +114,7 @@ def join(*, deadline: float) -> Membership:
 
 
 def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
-    """Makes this process a member of `cluster`; `meet(token)` runs the rendezvous."""
+    """Makes this process a member of `cluster`. `meet(token)` runs the rendezvous."""
     global _joined
     if _joined is not None:
         raise ConfigurationError("this process belongs to a cluster already: make one strategy only.")
@@ -132,7 +132,7 @@ def become(cluster: Cluster, meet: Callable[[str], Watch]) -> Membership:
 
 @contextlib.contextmanager
 def naming_lost_peers() -> Iterator[None]:
-    """In its `with` block, an error of TensorFlow caused by a lost peer becomes a `PeerLostError` naming the peer."""
+    """In its `with` block, TensorFlow's error for a lost peer becomes a `PeerLostError` that names the peer."""
     import tensorflow as tf
 
     try:

@@ -1,6 +1,6 @@
 """Detects other users of this machine, who could reach a worker's port, and asks for consent to open the port.
 
-TensorFlow's server checks no secret, and socket filters can't tell users apart. A firewall that can needs root.
+TensorFlow's server checks no secret, and socket filters can't tell users apart. A firewall can, but needs root.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _NO_LOGIN = ("nologin", "false")  # ends of the shells of service accounts
 
 
 def people_here() -> list[str]:
-    """Returns the account names of other people with processes on this machine, as far as this process can see."""
+    """Returns the account names of other people whose processes on this machine are visible to this process."""
     found = list[str]()
     for uid in sorted(_users() - {0, os.getuid(), os.geteuid()}):
         with contextlib.suppress(KeyError):  # one without a name is in another container
@@ -32,7 +32,7 @@ def people_here() -> list[str]:
 
 
 def _users() -> set[int]:
-    """Returns the user ids of the owners of all visible processes, also of those in containers."""
+    """Returns the user ids of the owners of all visible processes, including those in containers."""
     found = set[int]()
     with contextlib.suppress(OSError):
         for process in Path("/proc").iterdir():
@@ -43,7 +43,7 @@ def _users() -> set[int]:
 
 
 def refuse_people(what: str, remedy: str) -> None:
-    """Raises a `ConfigurationError` if other people have processes on this machine, who could reach `what`."""
+    """Raises a `ConfigurationError` if other people have processes on this machine. They could reach `what`."""
     if people := people_here():
         raise ConfigurationError(
             f"{what} would be open to other users of this machine ({', '.join(people[:3])} at work now), and {OWNED}. "

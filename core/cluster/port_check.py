@@ -1,4 +1,4 @@
-"""Opens this process's port before TensorFlow's server does, and connects to the ports of other processes."""
+"""Opens this process's port before TensorFlow's server does. Connects to the ports of other processes."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ FREEING_SECONDS = 2.0  # in which a process that is just ending frees its port
 
 
 def knock(address: str) -> socket.socket:
-    """Returns a connection to the listener at `address`, "host:port"; raises an `OSError` without a listener."""
+    """Returns a connection to the listener at `address`, "host:port". Without a listener, raises an `OSError`."""
     connection = socket.create_connection(host_and_port(address), timeout=ANSWER_SECONDS)
     if connection.getsockname() == connection.getpeername():
         # Without a listener, a connection to a port in the ephemeral range may connect to itself.
@@ -28,9 +28,9 @@ def knock(address: str) -> socket.socket:
 
 
 def hang_up(address: str) -> None:
-    """Closes all connections of this process to `address`, including those that TensorFlow opened.
+    """Closes all connections of this process to `address`, including TensorFlow's.
 
-    TensorFlow would wait forever for the answer of a stopped process, and for minutes if the process's machine is gone.
+    TensorFlow would wait forever for a stopped process, and for minutes for a machine that is gone.
     """
     places = {(place, host_and_port(address)[1]) for place in resolved(address)}
     for name in os.listdir("/dev/fd"):
@@ -49,7 +49,7 @@ def _other_end(connection: socket.socket) -> tuple[Address, int]:
 
 
 def opened(cluster: Cluster, *, backlog: int) -> list[socket.socket]:
-    """Opens this process's port at the addresses that the cluster names, or at all addresses if none is known."""
+    """Opens this process's port at the addresses that the cluster names. If none is known, opens it at all."""
     _, port = host_and_port(cluster.address)
     places = [at(address, port) for address in named_here(cluster)]
     dual = not places and socket.has_dualstack_ipv6()
@@ -65,7 +65,7 @@ def opened(cluster: Cluster, *, backlog: int) -> list[socket.socket]:
 
 
 def _opened(places: Sequence[tuple[socket.AddressFamily, Any]], *, backlog: int, dual: bool) -> list[socket.socket]:
-    """Listens at all `places`. (`create_server` permits another use of the port while connections stay open.)"""
+    """Listens at all `places`. (`create_server` lets others use the port while connections stay open.)"""
     with contextlib.ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=dual))

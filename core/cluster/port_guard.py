@@ -1,9 +1,9 @@
 """Port guards: a worker's port is open only at the addresses that the cluster names.
 
-TensorFlow's server has no authentication: anyone who reaches its port can run code as this process's user. The server
-listens at all addresses of the machine, whatever `TF_CONFIG` says. But the kernel prefers a listener at one specific
-address to a listener at all addresses. So a guard listens at each other address first, with a filter that drops every
-packet. Guards need no privileges; TensorFlow only has to share its port with sockets of the same user.
+TensorFlow's server has no authentication: anyone who reaches its port can run code as this process's user. It listens
+at all addresses of the machine, whatever `TF_CONFIG` says. But the kernel prefers a listener at one specific address.
+So a guard listens at each other address first, and its filter drops every packet. Guards need no privileges. TensorFlow
+only has to share its port with sockets of the same user.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 def fence(cluster: Cluster) -> list[socket.socket]:
     """Blocks this worker's port at all addresses that the cluster doesn't name, before TensorFlow opens the port.
 
-    Returns the guards' sockets, which work until they are closed. If this worker's addresses are unknown, nothing is
-    blocked. Warns if the port stays open at more addresses than `TF_CONFIG` names, or to the internet.
+    Returns the guards' sockets. The guards work until these are closed. If this worker's addresses are unknown, nothing
+    is blocked. If the port stays open to the internet, or at more addresses than `TF_CONFIG` names, it warns.
     """
     _, port = host_and_port(cluster.address)
     named, guards, why = named_here(cluster), [], ""
@@ -59,7 +59,7 @@ def _warn(what: str) -> None:
 
 
 def guarded(port: int, addresses: Iterable[Address]) -> list[socket.socket]:
-    """Returns guards: sockets that keep connections to `addresses` from listeners at all addresses, until closed."""
+    """Returns guards: sockets that keep connections to `addresses` from listeners at all addresses."""
     with contextlib.ExitStack() as stack:
         guards = []
         for address in addresses:
@@ -75,7 +75,7 @@ def guarded(port: int, addresses: Iterable[Address]) -> list[socket.socket]:
 
 
 def prove_guards() -> None:
-    """Tests that guards block a listener at guarded addresses only; raises an `OSError` otherwise."""
+    """Tests that guards block a listener at guarded addresses, and only there. Raises an `OSError` otherwise."""
     everywhere = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_sharing(everywhere, both=True))
@@ -108,7 +108,7 @@ def _is_reached(addresses: Sequence[Address], port: int) -> bool:
 
 
 def _refuse_taken(port: int, cluster: Cluster) -> None:
-    """Raises an error if another process listens at `port`; with shared ports, TensorFlow wouldn't notice it."""
+    """Raises an error if another process listens at `port`. TensorFlow doesn't notice this for shared ports."""
     dual = socket.has_dualstack_ipv6()
     try:
         with socket.create_server(("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual):
@@ -123,7 +123,7 @@ def _refuse_taken(port: int, cluster: Cluster) -> None:
 
 
 def _sharing(family: socket.AddressFamily, *, both: bool = False) -> socket.socket:
-    """Returns a socket whose port other sockets of this user may share; `both` also accepts IPv4 on IPv6."""
+    """Returns a socket whose port other sockets of this user may share. With `both`, IPv6 also accepts IPv4."""
     made = socket.socket(family)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -133,6 +133,6 @@ def _sharing(family: socket.AddressFamily, *, both: bool = False) -> socket.sock
 
 
 def _let_nothing_through(guard: socket.socket) -> None:
-    """Drops each packet that arrives at `guard`; otherwise clients would connect, and wait in vain for an answer."""
+    """Drops each packet that arrives at `guard`. Otherwise clients would connect, and wait for an answer in vain."""
     program = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)  # "return 0": keep no byte of it
     guard.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))

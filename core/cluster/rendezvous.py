@@ -1,4 +1,4 @@
-"""Rendezvous of the workers of one run: all connect to the chief, which lets none continue until all have connected.
+"""The rendezvous of a run's workers. All connect to the chief, and none continues until all have connected.
 
 Errors name the differences between workers: another cluster, a duplicate index, another configuration. Chief and
 workers reject a process that doesn't know the run's token.
@@ -23,7 +23,7 @@ _NEXT = "Look at its log, and start all workers again."
 
 
 def gather(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float) -> dict[int, Channel]:
-    """Runs the chief's side: accepts all workers, and sends each the same answer; returns `{index: channel}`."""
+    """The chief's side: accepts all workers, and sends each the same answer. Returns `{index: channel}`."""
     until = time.monotonic() + deadline
     sent, objection, objected = 0.0, None, float("inf")
     with contextlib.closing(Guests(_listening(cluster, hello, token), hello, token)) as guests:
@@ -53,7 +53,7 @@ def gather(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: flo
 
 
 def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
-    """Returns an error if the processes can't be one run, else None; the chief's hello comes first in `hellos`."""
+    """Returns an error if the processes can't be one run, else None. The chief's hello is the first of `hellos`."""
     workers = hellos[0]["workers"]
     for hello in hellos:
         if hello["workers"] != workers or not 0 <= hello["index"] < len(workers):
@@ -87,7 +87,7 @@ def _objection(hellos: list[Mapping[str, Any]]) -> ConfigurationError | None:
 
 
 def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float) -> dict[int, Channel]:
-    """Runs a worker's side: tries to connect until the chief answers; returns `{0: channel to the chief}`."""
+    """A worker's side: tries to connect until the chief answers. Returns `{0: channel to the chief}`."""
     until, trouble = time.monotonic() + deadline, "nobody listens there"
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack:
@@ -111,9 +111,9 @@ def join(cluster: Cluster, hello: Mapping[str, Any], token: str, deadline: float
 
 
 def ask(channel: Channel, hello: Mapping[str, Any], token: str, until: float, limit: float) -> str:
-    """Returns "" if the chief answers that the run starts, else the reason; raises an error if it refuses.
+    """Returns "" if the chief answers that the run starts, else the reason. A refusal raises an error.
 
-    As long as the chief reports that it still waits, this process waits too, up to the time `limit`.
+    While the chief reports that it waits, this process waits too, up to the time `limit`.
     """
     mine, expected, proven = drawn(), None, False
     while not channel.closed and time.monotonic() < until:
@@ -147,7 +147,7 @@ _OTHER = "what listens there isn't waiting for workers: another run, or another 
 
 
 def _listening(cluster: Cluster, hello: Mapping[str, Any], token: str) -> list[socket.socket]:
-    """Opens the chief's listening sockets; raises a `ConfigurationError` if another process has the port."""
+    """Opens the chief's listening sockets. If another process has the port, raises a `ConfigurationError`."""
     try:
         return opened(cluster, backlog=cluster.size + STRANGERS)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The chief's pool of parameter servers and workers: the chief keeps a heartbeat link to each process.
+"""The chief's pool of parameter servers and workers. The chief has a heartbeat link to each process.
 
-A lost parameter server (`ps`) ends the run, which restarts from the last checkpoint. Workers may leave and return.
+If a parameter server (`ps`) is lost, the run ends, and restarts from the last checkpoint. Workers may leave and return.
 TensorFlow reports neither event: it waits minutes for missing processes, and ignores signals meanwhile.
 """
 
@@ -50,7 +50,7 @@ class Crew:
 
     @classmethod
     def meet(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Crew":
-        """Waits up to `deadline` seconds for all processes, which must have the same token, cluster and `about`."""
+        """Waits up to `deadline` seconds for all processes. All must have the same token, cluster and `about`."""
         crew = cls(cluster, cleaned({"workers": list(cluster.workers), "about": about}), deadline=deadline, token=token)
         try:
             crew._wait_for_all()
@@ -77,7 +77,7 @@ class Crew:
             raise PeerLostError(f"{self.lost or ', '.join(missing)}. Look at its log, and start all processes again.")
 
     def watch(self, *, timeout: float, on_lost: Callable[[str], None]) -> None:
-        """Calls `on_lost` with a sentence if a process that the run needs is lost from now on.
+        """From now on, calls `on_lost` with a sentence if a process that the run needs is lost.
 
         A process that is silent for `timeout` seconds counts as lost.
         """
@@ -89,13 +89,13 @@ class Crew:
             on_lost(lost)
 
     def wait_for_word(self, seconds: float) -> str | None:
-        """Waits until a needed process is lost, at most `seconds`; returns a sentence that names it, or None."""
+        """Waits at most `seconds` for the loss of a needed process. Returns a sentence that names it, or None."""
         with self._changed:
             self._changed.wait_for(lambda: self.lost, seconds)
         return self.lost
 
     def leave(self, reason: str | None = None) -> None:
-        """Tells all connected processes that the run has ended, with the `reason` if any."""
+        """Tells all connected processes that the run has ended, and the `reason` if there is one."""
         self._bye = {"bye": reason}
         self._over.set()
         for thread in self._threads:
@@ -103,7 +103,7 @@ class Crew:
                 thread.join(2 * ANSWER_SECONDS)
 
     def release(self) -> None:
-        """Lets workers that were asked to stop leave, and waits until they have left; call it between steps."""
+        """Lets workers leave that were asked to stop, and waits for them. Call it between steps."""
         with self._changed:
             self._released |= self._leaving
             self._changed.wait_for(lambda: not self._released & self._here, 2 * ANSWER_SECONDS)
@@ -116,7 +116,7 @@ class Crew:
     # --- in the thread of one link ------------------------------------------------------------------------------------
 
     def _attend(self, index: int) -> None:
-        """Keeps the link to process `index`, and connects again to a worker that was lost."""
+        """Keeps the link to process `index`. If a worker was lost, it connects again."""
         name, came_before = self.cluster.name(index), False
         while channel := self._reach(index):
             self._set_here(index, True)
@@ -139,7 +139,7 @@ class Crew:
             print(f"Warning: {name} {how}: its steps go to the other workers until it comes again", flush=True)
 
     def _reach(self, index: int) -> Channel | None:
-        """Tries to connect until process `index` answers; returns its channel, or None if the run ends first."""
+        """Tries to connect until process `index` answers. Returns its channel, or None if the run ends first."""
         while not self._over.wait(4 * POLL_SECONDS):
             if self._on_lost and self._is_alone_for() > self._deadline:
                 self._lose(f"all workers are gone, and none has come again within {self._deadline:g} s")
@@ -162,7 +162,7 @@ class Crew:
         return None
 
     def _listen(self, index: int, channel: Channel) -> str:
-        """Reads messages from process `index` until the run ends or the process leaves; returns how it left."""
+        """Reads messages from process `index` until it leaves or the run ends. Returns how it left."""
         for message in heard(channel, patience=lambda: self._timeout):
             if self._over.is_set():
                 self._dismiss(channel)
@@ -175,7 +175,7 @@ class Crew:
         raise AssertionError("a line ends by an error")
 
     def _dismiss(self, channel: Channel) -> None:
-        """Tells a process that the run has ended, and waits up to 5 seconds until it closes the connection."""
+        """Tells a process that the run has ended. Waits up to 5 seconds for it to close the connection."""
         channel.send(self._bye)
         until = time.monotonic() + ANSWER_SECONDS
         while not channel.closed and time.monotonic() < until:
@@ -185,7 +185,7 @@ class Crew:
                 pass
 
     def _ask_for(self, index: int) -> None:
-        """Handles a process that was asked to stop: a worker leaves between two steps, a server ends the run."""
+        """Handles a process that was asked to stop. A worker leaves between two steps; a server ends the run."""
         if self.cluster.jobs[index] == "ps":
             print(f"{self.cluster.name(index)} was told to stop, and all with it", flush=True)
             os.kill(os.getpid(), signal.SIGTERM)  # the chief saves, and then dismisses all
@@ -203,14 +203,14 @@ class Crew:
             self._changed.notify_all()
 
     def _is_alone_for(self) -> float:
-        """Returns the number of seconds for which no worker has been connected."""
+        """Returns how many seconds the chief has had no connected worker."""
         with self._changed:
             if any(self.cluster.jobs[index] == "worker" for index in self._here):
                 return 0.0
             return time.monotonic() - self._last_worker
 
     def _lose(self, sentence: str) -> None:
-        """Records in `lost` why the run ends, and calls `on_lost`; later losses are ignored."""
+        """Records in `lost` why the run ends, and calls `on_lost`. Later losses are ignored."""
         with self._changed:
             if self.lost:
                 return
@@ -222,22 +222,22 @@ class Crew:
 
 
 def release_workers() -> None:
-    """In a chief, lets workers that were asked to stop leave; call it between steps."""
+    """In a chief, lets workers leave that were asked to stop. Call it between steps."""
     membership = joined()
     if membership is not None and isinstance(membership.heartbeat, Crew):
         membership.heartbeat.release()
 
 
 def missing_workers() -> list[str]:
-    """Returns, in a chief, the names of workers that aren't connected; in other processes, an empty list."""
+    """Returns the names of workers that aren't connected to this chief. Other processes get an empty list."""
     membership = joined()
     return membership.heartbeat.missing() if membership is not None and isinstance(membership.heartbeat, Crew) else []
 
 
 def connect_servers(deadline: float) -> "tf.train.ClusterSpec":
-    """In the chief, waits until all workers and parameter servers are up, and watches them from then on.
+    """In the chief, waits for all workers and parameter servers, and watches them from then on.
 
-    An error names the processes that don't come within `deadline` seconds; TensorFlow itself would wait forever.
+    An error names the processes that don't come within `deadline` seconds. TensorFlow itself would wait forever.
     """
     import tensorflow as tf
 

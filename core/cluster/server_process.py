@@ -1,8 +1,7 @@
-"""A server process's link to the chief: waits for the chief, reports that the server is up, and waits for the end.
+"""A server process's link to the chief. The process waits for the chief, reports that it is up, and waits for the end.
 
-TensorFlow's server notices neither that the chief has finished nor that it was killed. So the chief connects to each
-server's port before TensorFlow opens the port, and keeps the connection. A message there, or a closed connection, ends
-the server process.
+TensorFlow's server doesn't notice that the chief has finished or was killed. So the chief connects to each server's
+port before TensorFlow opens the port, and keeps the connection. A message on it, or its end, ends the server process.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ class Duty:
 
     @classmethod
     def awaited(cls, cluster: ServedCluster, *, about: Mapping[str, str], deadline: float, token: str = "") -> "Duty":
-        """Waits up to `deadline` seconds for the chief, which must have the same token, cluster and `about`."""
+        """Waits up to `deadline` seconds for the chief. It must have the same token, cluster and `about`."""
         own = {"workers": list(cluster.workers), "about": dict(about)}
         until = time.monotonic() + deadline
         with contextlib.closing(Guests(_listening(cluster), own, token)) as guests:
@@ -54,10 +53,10 @@ class Duty:
         self._channel.send({"go": True})
 
     def stay(self, *, told_to_stop: Callable[[], bool], timeout: float = SILENT_SECONDS) -> bool:
-        """Waits for the chief's permission to end; returns true at the end of the run, false after `told_to_stop()`.
+        """Waits for the chief's permission to end. Returns true at the end of the run, false after `told_to_stop()`.
 
-        If `told_to_stop()` is true, this process asks the chief first, so that it doesn't leave during a step. Raises a
-        `PeerLostError` if the chief is gone, or silent for `timeout` seconds.
+        If `told_to_stop()` is true, this process asks the chief first, so that it doesn't leave during a step. If the
+        chief is gone, or silent for `timeout` seconds, it raises a `PeerLostError`.
         """
         asked = False
         try:
@@ -75,7 +74,7 @@ class Duty:
         raise AssertionError("a line ends by an error")
 
     def _linger(self) -> None:
-        """Waits up to 5 seconds for the chief's process to end, which still releases its resources on this server."""
+        """Waits up to 5 seconds for the chief's process to end: until then, it releases resources on this server."""
         self._channel.shutdown_write()
         until = time.monotonic() + ANSWER_SECONDS
         while not self._channel.closed and time.monotonic() < until:
@@ -84,7 +83,7 @@ class Duty:
                 pass
 
     def close(self) -> None:
-        """Closes the connection, which tells the chief that this process is gone."""
+        """Closes the connection, so that the chief knows that this process is gone."""
         self._channel.close()
 
 
@@ -100,7 +99,7 @@ def _listening(cluster: ServedCluster) -> list[Any]:
 
 
 def _difference(cluster: ServedCluster, own: Mapping[str, Any], chiefs: Mapping[str, Any]) -> str:
-    """Returns a text on differences between the chief's and this process's cluster or packages; "" if none."""
+    """Returns a text on how this process's cluster or packages differ from the chief's; "" if they don't."""
     me = cluster.name(cluster.index)
     if chiefs["workers"] != own["workers"]:
         return (

@@ -29,7 +29,7 @@ _MISSING = object()
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The workers' addresses, and the index of this process."""
+    """The addresses of all workers, and the index of this process among them."""
 
     workers: tuple[str, ...]  # "host:port", the chief first
     index: int
@@ -57,13 +57,13 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class ServedCluster(Cluster):
-    """A cluster with parameter servers (`ps`), which store the variables; the chief schedules steps on workers."""
+    """A cluster with parameter servers (`ps`), which store the variables. The chief schedules steps on workers."""
 
     jobs: tuple[str, ...]  # of each address
 
     @property
     def size(self) -> int:
-        """Returns 1: for strategies, the chief counts as the only process, since workers run the steps it schedules."""
+        """Returns 1: for a strategy, the chief is the only process, because it schedules the steps of all workers."""
         return 1
 
     @property
@@ -86,7 +86,7 @@ class ServedCluster(Cluster):
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Cluster | None:
-    """Returns the cluster of this process, from `TF_CONFIG` or Slurm's variables; None for a single process."""
+    """Returns this process's cluster from `TF_CONFIG` or Slurm's variables; None for a single process."""
     environment = os.environ if environment is None else environment
     if environment.get("TF_CONFIG"):
         return _from_tf_config(environment["TF_CONFIG"])
@@ -135,7 +135,7 @@ def _from_tf_config(text: str) -> Cluster:
 
 
 def _index(task: Mapping[str, Any], lists: Mapping[str, list[str]]) -> int:
-    """Returns a process's index among all processes, from its job and its index there (`TF_CONFIG.task`)."""
+    """Returns a process's index among all processes, computed from its job and its index there (`TF_CONFIG.task`)."""
     job, index = task.get("type", _MISSING), task.get("index", _MISSING)
     if isinstance(job, str) and job in _ELSEWHERE:
         raise _refused("TF_CONFIG.task.type", job, _ELSEWHERE[job])
@@ -233,7 +233,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 @contextlib.contextmanager
 def _as_of_process(environment: Mapping[str, str]) -> Iterator[None]:
-    """In its `with` block, `os.environ` has Slurm's variables of `environment`, as the resolver reads only these."""
+    """Replaces Slurm's variables in `os.environ` in its `with` block: TensorFlow's resolver reads only these."""
     slurm = [name for name in {*os.environ, *environment} if name.startswith("SLURM")]
     before = {name: os.environ.get(name) for name in slurm}
     try:

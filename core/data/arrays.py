@@ -29,7 +29,7 @@ SAMPLED = 256  # examples, about, that go into a fingerprint
 
 
 class ArraySource(Source):
-    """A source of arrays, `{feature: [examples, ...]}`; a uint8 array has levels from 0 to `highest_level`."""
+    """A source of arrays, `{feature: [examples, ...]}`. A uint8 array has levels from 0 to `highest_level`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ArraySource(Source):
         return {feature: tf.gather(values, indices) for feature, values in self._tensors.items()}
 
     def _decode(self, kept: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Converts uint8 levels to float32 when they are read; in memory they stay uint8, a quarter of the size."""
+        """Converts uint8 levels to float32 when they are read. In memory they stay uint8, a quarter of the size."""
         return {
             feature: tf.cast(values, tf.float32) * self._scale if values.dtype == tf.uint8 else values
             for feature, values in kept.items()
@@ -107,7 +107,7 @@ class ArraySource(Source):
 
     @functools.cached_property
     def _tensors(self) -> dict[str, tf.Tensor]:
-        """Converts the arrays to tensors once, outside any graph, so that pipelines use them without a copy."""
+        """Converts the arrays to tensors once, outside any graph. Pipelines use them without a copy."""
         with tf.init_scope(), tf.device("CPU:0"):
             tensors = {feature: tf.constant(values) for feature, values in self._arrays.items()}
         # From here on the NumPy arrays share the tensors' memory, so that nothing is stored twice.
@@ -117,7 +117,7 @@ class ArraySource(Source):
 
 @gin.configurable
 def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
-    """Reads an `.npz` file with one array per feature; uint8 of rank two or more become float32, times `scale`."""
+    """Reads an `.npz` file with one array per feature. Uint8 of rank two or more becomes float32, times `scale`."""
     file = path_of(path)
     return ArraySource(read_npz(file), name="npz", place=str(file), scale=scale)
 

@@ -16,8 +16,9 @@ from core.random import Rng
 def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Tensor:
     """Crops each image [rows, height, width, channels] to a random square, and mirrors it with probability 1/2.
 
-    The square has `size` pixels per side. Equal generators crop equally: pass `rng` and `rng.again()` for pairs of
-    images, but `rng.fold("a")` and `rng.fold("b")` for two domains. Without `rng`, as in evaluation, crops are central.
+    The square has `size` pixels per side. Equal generators crop equally. For a pair of images, pass `rng` and
+    `rng.again()`. For two domains, pass `rng.fold("a")` and `rng.fold("b")`. Without `rng`, as in evaluation, crops are
+    central.
     """
     rows, height, width, _ = images.shape
     if rows is None:
@@ -42,9 +43,10 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
 def random_affine(
     images: tf.Tensor, rng: Rng, *, turn: float = 0.0, shear: float = 0.0, scale: float = 1.0, shift: float = 0.0
 ) -> tf.Tensor:
-    """Rotates, shears, scales and shifts each image at random, up to these limits; `affine` explains the units.
+    """Rotates, shears, scales and shifts each image at random, up to these limits.
 
-    Images are scaled by a factor from `1 / scale` to `scale`; other numbers are from minus the limit to the limit.
+    The scale is drawn from `1 / scale` to `scale`. Other numbers are drawn from minus the limit to the limit. `affine`
+    explains the units.
     """
     chance = 2.0 * rng.wide.rows.uniform(images.shape[0], 5) - 1.0
     turns, shears, scales, down, across = tf.unstack(chance, axis=1)
@@ -58,8 +60,8 @@ def affine(
     """Rotates each image [rows, height, width, channels] about its centre, shears, scales and shifts it.
 
     `turn` (radians), `shear` (pixels across per pixel down) and `scale` are one number for all rows, or [rows]. `shift`
-    is [rows, 2] or one pair: pixels down and across. Interpolation is linear, computed in float32; pixels outside the
-    image are zero.
+    is [rows, 2] or one pair: pixels down and across. Interpolation is linear, in float32. Pixels outside the image are
+    zero.
     """
     _, height, width, _ = images.shape
     turn, shear, scale = (tf.cast(x, tf.float32)[..., tf.newaxis] for x in (turn, shear, scale))
@@ -82,5 +84,5 @@ def affine(
 
 
 def _offset(unit: tf.Tensor, largest: int) -> tf.Tensor:
-    """Converts `unit`, in [0, 1), to one of the integers 0, ..., `largest`, with equal probability."""
+    """Converts `unit`, in [0, 1), to one of the integers 0 to `largest`, with equal probability."""
     return tf.cast(unit * (largest + 1.0), tf.int32)

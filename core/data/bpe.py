@@ -109,7 +109,7 @@ def check_vocabulary(vocabulary: int, *, name: str) -> None:
 
 
 def _text_of(added: Any) -> bytes:
-    """Returns the bytes of an added token, which isn't made of byte pairs; empty for special tokens."""
+    """Returns the bytes of an added token, which isn't made of byte pairs. A special token gives no bytes."""
     return b"" if added.special else bytes(added.content.encode())
 
 
@@ -134,7 +134,7 @@ def _package() -> Any:
 
 
 def _alphabet() -> dict[str, int]:
-    """Returns GPT-2's `{character: byte}`: a printable byte has its own character, others have those from 256 on."""
+    """Returns GPT-2's `{character: byte}`. A printable byte is its own character; others are characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [value for value in range(256) if value not in printable]
     return {chr(v): v for v in printable} | {chr(256 + i): v for i, v in enumerate(others)}

@@ -28,7 +28,7 @@ _READ_AHEAD = 4  # pieces; the rest of earlier ones is copied each time
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Some bytes of a document; `next_offset` is the position in the file where the next piece begins."""
+    """Some bytes of a document. The next piece begins at byte `next_offset` of the file."""
 
     text: bytes
     begins_document: bool
@@ -44,7 +44,8 @@ class Piece:
 def pieces(file: BinaryIO, *, separator: bytes | None = None, offset: int = 0, inside: bool = False) -> Iterator[Piece]:
     """Yields the documents of `file`, from byte `offset` on, in pieces of at most `PIECE` bytes.
 
-    A piece ends after a line, if possible. `inside` says that `offset` is within a document. Empty ones are skipped.
+    A piece ends after a line, if possible. `inside` says that `offset` is within a document. Empty documents are
+    skipped.
     """
     file.seek(offset)
     gap = len(separator or b"")

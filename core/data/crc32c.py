@@ -1,7 +1,8 @@
-"""CRC-32C (Castagnoli), TFRecord's checksum, computed for many byte strings at once.
+"""CRC-32C (Castagnoli), TFRecord's checksum, for many byte strings at once.
 
-Apart from its first and last step, the checksum is linear. A text's checksum is the exclusive or of its strips'
-checksums, each advanced by the bytes after the strip. So all strips are computed in parallel, with tables.
+Apart from its first and last step, the checksum is linear. So a text is cut into strips, whose checksums are computed
+in parallel with tables. Each is advanced by the number of bytes after its strip. The exclusive or of the results is the
+text's checksum.
 """
 
 import functools
@@ -44,7 +45,7 @@ def crc32c(pieces: Sequence[bytes]) -> Sums:
 
 
 def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
-    """Returns the checksums `sums` after appending `zeros` zero bytes to each text."""
+    """Returns what the checksums `sums` become if each text gets `zeros` more zero bytes."""
     for bit in range(int(zeros.max(initial=0)).bit_length()):
         which = np.flatnonzero(zeros >> bit & 1)
         sums[which] = _through(_tables()[1][bit], sums[which])
@@ -52,7 +53,7 @@ def _moved_on(sums: Sums, zeros: npt.NDArray[np.int64]) -> Sums:
 
 
 def _through(table: Sums, sums: Sums) -> Sums:
-    """Applies a linear map of 32 bits to `sums`; `table[i, b]` is the map's value for byte b at position i."""
+    """Applies a linear map of 32 bits to `sums`. `table[i, b]` is the map's value for byte b at position i."""
     return table[0, sums & 255] ^ table[1, sums >> 8 & 255] ^ table[2, sums >> 16 & 255] ^ table[3, sums >> 24]
 
 

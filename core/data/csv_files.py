@@ -46,9 +46,10 @@ def csv(
     fill: Mapping[str, float | str] = {},
     separator: str = ",",
 ) -> Source:
-    """Reads the files of one table: each column becomes a feature, or only the columns in `columns` and `vectors`.
+    """Reads the files of one table. Each column becomes a feature.
 
-    `types` maps a column to 'int', 'float' or a list of words. `fill` maps a column to its value for missing ones.
+    With `columns` or `vectors`, only the columns in them are read. `types` maps a column to 'int', 'float' or a list of
+    words. `fill` maps a column to the value for missing ones.
     """
     if separator not in SEPARATORS:
         raise ConfigurationError(f"`csv.separator` is {shown(separator)}; give ',', ';' or a tab, '\\t'.")
@@ -146,7 +147,7 @@ class _Column:
         self._numbers = None if self._words is None else {word: i for i, word in enumerate(self._words)}
 
     def values(self, fields: list[str], lines: Sequence[int]) -> Array:
-        """Converts `fields`, one per line, to int64 or float64; `lines` has the line numbers for errors."""
+        """Converts `fields`, one per line, to int64 or float64. `lines` has the line numbers for errors."""
         found = self._converted(fields)
         if found is None:  # rare, so fields are examined one by one
             found = self._converted([self._filled(field, line) for field, line in zip(fields, lines, strict=True)])

@@ -84,7 +84,7 @@ def _thick(grey: Floats) -> Floats:
 
 
 def _gaussian(size: int, sigma: float) -> Floats:
-    """Returns the matrix [size, size] that blurs one axis with a Gaussian; beyond the edge, images are black."""
+    """Returns the matrix [size, size] that blurs one axis with a Gaussian. Beyond the edge, images are black."""
     places = np.arange(size)
     weights = np.exp(-((places[:, None] - places) ** 2) / (2.0 * sigma**2)) / (sigma * np.sqrt(2.0 * np.pi))
     return weights.astype(np.float64)

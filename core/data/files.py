@@ -37,12 +37,12 @@ def bad_example(message: str) -> DataError | None:
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path of `name` from a configuration; file names are UTF-8, whatever the locale."""
+    """Returns the absolute path of `name` in a configuration. File names are UTF-8, whatever the locale."""
     return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
 
 
 def list_matches(pattern: str) -> list[Path]:
-    """Lists, sorted, the files that match `pattern`, a name or a glob such as 'data/**/*.csv'; skips folders."""
+    """Lists the files that match `pattern`, sorted: a name, or a glob such as 'data/**/*.csv'. Folders are skipped."""
     path, here = path_of(pattern), Path.cwd()
     if path.exists():
         return [] if path.is_dir() else [path]
@@ -83,7 +83,7 @@ def reading(path: Path, advice: str = "check what it is and who may read it") ->
 
 
 def check_claim(path: Path, claim: str, *, claimed: int, deflated: int | None = None) -> None:
-    """Raises a `DataError` if `claimed` bytes exceed memory, or what `deflated` compressed bytes can expand to."""
+    """Raises a `DataError` if memory can't hold `claimed` bytes, or `deflated` bytes can't expand to that many."""
     if deflated is not None and claimed > _MOST_DEFLATED * deflated:
         raise DataError(
             f"{path} says that it holds {claim}, {claimed:,} bytes, but {deflated:,} compressed bytes can't hold so "

@@ -50,9 +50,9 @@ def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
 
 
 def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
-    """Reads an IDX file of uint8 with `axes` axes; the file is gzipped if its name ends in `.gz`.
+    """Reads an IDX file of uint8 with `axes` axes. A name that ends in `.gz` means a gzipped file.
 
-    It reads the header first, and then no more than the header declares: gzip may expand to gigabytes.
+    It reads the header first, and then no more than the header declares, because gzip may expand to gigabytes.
     """
     with reading(path) as file:
         held = os.fstat(file.fileno()).st_size
@@ -75,9 +75,10 @@ def read_idx(path: Path, *, axes: int) -> npt.NDArray[np.uint8]:
 def _read(
     path: Path, file: BinaryIO | gzip.GzipFile, axes: int, *, held: int | None = None, deflated: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Reads header and values of an IDX file of `held` bytes, or of a gzip stream that has `deflated` bytes.
+    """Reads header and values of an IDX file of `held` bytes, or of a gzip stream of `deflated` bytes.
 
-    Raises a `DataError` if the length doesn't match the header; for a plain file, before reading the values.
+    A length that doesn't match the header raises a `DataError`. For a plain file, this happens before the values are
+    read.
     """
     size = 4 + 4 * axes
     header = file.read(size)

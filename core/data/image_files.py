@@ -1,7 +1,7 @@
 """Lists and decodes image files.
 
-JPEG and PNG files are read; their content tells which. Grey images get three equal channels, transparency is dropped,
-and 16-bit values keep their upper eight bits. A photograph's orientation tag (EXIF) is ignored.
+JPEG and PNG files are read; their content tells the format, not their name. Grey images get three equal channels.
+Transparency is dropped. 16-bit values keep their upper eight bits. A photograph's orientation tag (EXIF) is ignored.
 """
 
 import os
@@ -23,7 +23,7 @@ THREADS = os.cpu_count() or 1  # that decode in parallel
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Lists the JPEG and PNG files directly in `folder`, by name; other kinds of images raise a `DataError`."""
+    """Lists the JPEG and PNG files directly in `folder`, by name. Other kinds of images raise a `DataError`."""
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and not entry.is_dir())
     except OSError as error:
@@ -51,15 +51,15 @@ def holdings(folder: Path) -> str:
 def read_images(paths: tf.Tensor, size: int, *, fitting: bool = False) -> tf.Tensor:
     """Reads the image files `paths` (strings [n]) as float32 [n, size, size, 3] in [0, 1].
 
-    Images are stretched to a square, as CycleGAN's and pix2pix's authors do. `fitting` says that all images have this
-    size: they aren't resized, which gives the same results in a quarter of the time. An image that can't be decoded, or
-    has another size after all, raises an error that names its file.
+    Images are stretched to a square, as CycleGAN's and pix2pix's authors do. `fitting` says that all images already
+    have this size: skipping the resize takes a quarter of the time, with the same results. If an image can't be
+    decoded, or has another size after all, an error names its file.
     """
     return _images(paths, paths, tf.io.read_file, size, fitting=fitting)
 
 
 def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes the bytes of image files (strings [n]) as `read_images` does; errors call the files `names`."""
+    """Decodes the bytes of image files (strings [n]) as `read_images` does. Errors call the files `names`."""
     return _images(contents, names, tf.identity, size)
 
 

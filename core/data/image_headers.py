@@ -63,7 +63,7 @@ def _check_size(path: Path, total: int, height: int, width: int) -> None:
 
 
 def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """Returns `(height, width)` from a PNG's first chunk; raises a `DataError` unless the file has an end chunk."""
+    """Returns `(height, width)` from a PNG's first chunk. A file without an end chunk raises a `DataError`."""
     total = os.fstat(file.fileno()).st_size
     if total < len(_PNG) + 25:  # the first chunk is a length, a name, 13 bytes and a checksum
         raise _cut_off(path, total)
@@ -88,7 +88,7 @@ def _png_size(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _jpeg_size(path: Path, file: BinaryIO) -> tuple[int, int]:
-    """Returns `(height, width)` from a JPEG's frame header; raises a `DataError` if the end marker is missing."""
+    """Returns `(height, width)` from a JPEG's frame header. A file without an end marker raises a `DataError`."""
     total = os.fstat(file.fileno()).st_size
     cut_off = _cut_off(path, total)
     file.seek(2)
@@ -158,7 +158,7 @@ def _cut_off(path: Path, total: int) -> DataError:
 
 
 def _instead(head: bytes) -> str:
-    """Returns, for an error, what kind of file begins with the bytes `head`: "is a GIF, whatever its name says"."""
+    """Returns the kind of file that begins with the bytes `head`, for an error: "is a GIF, whatever its name says"."""
     if not head:
         return "is empty"
     kinds = {

@@ -85,8 +85,8 @@ def unpaired_folders(
 ) -> ImageFiles:
     """Reads `a` and `b`, float32 [size, size, 3] in [-1, 1], from the folders `trainA` and `trainB` (or `testA` ...).
 
-    An epoch has each image of the larger domain once, with images of the smaller one that `unpaired` assigns. With
-    `load_size`, examples of `train` have that size, for `random_crop_and_flip` to crop them to `size`.
+    An epoch has each image of the larger domain once. `unpaired` assigns an image of the smaller domain to each. With
+    `load_size`, examples of `train` have that size. `random_crop_and_flip` then crops them to `size`.
     """
     a, b, side = _domains("unpaired_folders", directory, size, load_size, split)
     in_a, in_b = unpaired(len(a), len(b))
@@ -127,7 +127,7 @@ def image_folder(directory: str, *, size: int) -> ImageFiles:
 def _domains(
     name: str, directory: str, size: int, load_size: int | None, split: str
 ) -> tuple[list[Path], list[Path], int]:
-    """Returns the image files of A, those of B, and the size in pixels to which they are resized."""
+    """Returns the image files of A, those of B, and the size in pixels for resizing them."""
     check_split(name, split, _SPLITS)
     side = checked_size(name, size, load_size, split)
     folders = [path_of(directory) / f"{split}{domain}" for domain in "AB"]
@@ -143,7 +143,7 @@ def _domains(
 
 
 def list_folder(folder: Path, layout: str) -> list[Path]:
-    """Lists the images of `folder`; if it doesn't exist, raises a `DataError` that ends with `layout`, as advice."""
+    """Lists the images of `folder`. If it doesn't exist, a `DataError` ends with `layout` as advice."""
     if not folder.is_dir():
         parent = folder.parent
         siblings = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
@@ -153,7 +153,7 @@ def list_folder(folder: Path, layout: str) -> list[Path]:
 
 
 def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """Returns `{name without suffix: path}`; raises a `DataError` if two files have one name."""
+    """Returns `{name without suffix: path}`. Two files of one name raise a `DataError`."""
     named: dict[str, Path] = {}
     for path in paths:
         if path.stem in named:
@@ -166,7 +166,7 @@ def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def checked_size(name: str, size: int, load_size: int | None, split: str) -> int:
-    """Returns the size in pixels of images: `load_size` for `train`, if given, else `size`; checks both."""
+    """Returns the size of images in pixels after checking it: `load_size` for `train` if given, else `size`."""
     for argument, pixels in [("size", size)] + [("load_size", load_size)] * (load_size is not None):
         if not is_size(pixels):
             raise ConfigurationError(
@@ -186,9 +186,9 @@ Order = npt.NDArray[np.intp]
 def unpaired(num_a: int, num_b: int) -> tuple[Order, Order]:
     """Returns the indices of the examples' images in A and in B; the larger domain gives the number of examples.
 
-    Each image of the larger domain is in one example. Its partners come from random permutations of the smaller domain:
-    the numbers of uses differ by at most one. The pairs are the same in every epoch; no loss of CycleGAN compares an
-    example's two images.
+    Each image of the larger domain is in one example. Its partner comes from random permutations of the smaller domain,
+    so that the partners' numbers of uses differ by at most one. The pairs are the same in every epoch. CycleGAN's
+    losses never compare an example's two images.
     """
     if num_a >= num_b:
         return np.arange(num_a), _partners(num_a, num_b)

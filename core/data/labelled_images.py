@@ -61,7 +61,7 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
     """Reads `image`, float32 [size, size, 3] in [0, 1], and `label`, int32, from one folder per class.
 
     Labels are positions in `classes`, by default the sorted names of the folders. Give `classes` if several directories
-    must have the same labels. A directory may then lack a class, but may not have a folder that isn't in `classes`.
+    must have the same labels. A directory may lack one of these classes, but may not have other folders.
     """
     side = checked_size("labelled_folders", size, None, "test")
     folder = path_of(directory)

@@ -1,8 +1,8 @@
 """Text of a Markov chain with known entropy, which is the lowest possible loss.
 
-Each symbol depends on the previous two. On average over many walks, no model has a lower loss than `entropy`. On the
-single walk of a split, the true chain's loss mostly differs by less than half a percent. With seed 0 it is 0.07 % less,
-and with seed 3 0.44 % less.
+Each symbol depends on the previous two. On average over many walks, no model has a lower loss than `entropy`. A split
+is one walk, on which the true chain's loss differs a little: by less than half a percent for most seeds. With seed 0 it
+is 0.07 % less, and with seed 3 0.44 % less.
 
 >>> source = markov("test", length=64)
 >>> len(source), round(source.entropy_rate, 3), round(source.entropy, 3)
@@ -45,7 +45,7 @@ class SymbolTokenizer(Tokenizer):
 
 
 class MarkovWindows(TokenWindows):
-    """Windows of one long walk; `transitions[a, b, c]` is the probability that c follows a, b."""
+    """Windows of one long walk. `transitions[a, b, c]` is the probability of c after a, b."""
 
     def __init__(self, transitions: Probabilities, *, length: int, count: int, random: np.random.RandomState) -> None:
         self.transitions, self.pairs = transitions, stationary(transitions)
@@ -60,14 +60,14 @@ class MarkovWindows(TokenWindows):
 
     @property
     def entropy(self) -> float:
-        """Returns the lowest expected loss per target, in nats; a window's first target has one symbol before it."""
+        """Returns the lowest expected loss per target, in nats. A window's first target has only one symbol before."""
         given_one = self.pairs / self.pairs.sum(axis=1, keepdims=True)
         return (_entropy(self.pairs, given_one) + (self.length - 1) * self.entropy_rate) / self.length
 
 
 @gin.configurable
 def markov(split: Literal["train", "test"], length: int, *, symbols: int = 8, seed: int = 0) -> MarkovWindows:
-    """Makes windows of a second-order Markov chain over letters; `seed` determines the chain and its two walks."""
+    """Makes windows of a second-order Markov chain over letters. `seed` gives the chain and the walk of each split."""
     check_split("markov", split, list(_SIZES))
     if not 2 <= symbols <= len(_LETTERS):
         raise ConfigurationError(f"`markov.symbols` is {symbols}; they are letters: give 2 to {len(_LETTERS)}.")

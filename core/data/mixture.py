@@ -37,7 +37,7 @@ _TOLERANCE = 1e-6  # of an example in a block
 
 
 class Mixture(Source):
-    """The examples of `sources`, one source after another; in training, each block has `quotas[i]` from source i."""
+    """The examples of `sources`, one source after another. In training, each block has `quotas[i]` from source i."""
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
         if not isinstance(sources, list | tuple):
@@ -107,7 +107,7 @@ class Mixture(Source):
     def _from_each(
         self, which: tf.Tensor, numbers: tf.Tensor, of: Callable[[int, tf.Tensor], dict[str, tf.Tensor]]
     ) -> dict[str, tf.Tensor]:
-        """Calls `of(i, numbers of source i)` for each source, and joins the results in the order of `numbers`."""
+        """Calls `of(i, numbers of source i)` for each source. Joins the results in the order of `numbers`."""
         count = len(self.sources)
         places = tf.dynamic_partition(tf.range(tf.size(which)), which, count)
         made = [of(i, mine) for i, mine in enumerate(tf.dynamic_partition(numbers, which, count))]
@@ -116,12 +116,12 @@ class Mixture(Source):
 
 @gin.configurable
 def mixture(sources: Sequence[Source], weights: Sequence[float]) -> Mixture:
-    """Mixes sources in proportion to `weights`; all sources must have the same features."""
+    """Mixes sources in proportion to `weights`. All sources must have the same features."""
     return Mixture(sources, weights)
 
 
 def quotas_of(weights: Sequence[float], count: int) -> list[int]:
-    """Returns the number of examples of each source in a block; the block has at most 10,000 examples.
+    """Returns the number of examples of each source in a block. A block has at most 10,000 examples.
 
     >>> quotas_of([0.7, 0.3], 2), quotas_of([1, 1, 1], 3), quotas_of([2**0.5, 1], 2)
     ([7, 3], [1, 1, 1], [5858, 4142])

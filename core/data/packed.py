@@ -85,7 +85,7 @@ class Packed(Source):
         return self.source.value_range(feature) if feature in self._parts else None
 
     def _laid_out(self, rows: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers, npt.NDArray[np.int32]]:
-        """Returns the examples in `rows`, and each position's element, example and document as indices."""
+        """Returns the examples in `rows`, and for each position its element, example and document, as indices."""
         begins, counts = self._begins[rows], self._begins[rows + 1] - self._begins[rows]
         ends = np.cumsum(counts)
         slot = np.arange(counts.sum())
@@ -105,7 +105,7 @@ class Packed(Source):
         return members, places, slots, document
 
     def _check_parts(self, source: Source, length: str) -> int:
-        """Returns the length to which the source pads sequences; raises a `DataError` if features differ in length."""
+        """Returns the length to which the source pads sequences. Features of different lengths raise a `DataError`."""
         sizes = {name: spec.shape[0] for name, spec in self._parts.items() if spec.shape.rank}
         taken = [name for name in ("document", "weight") if name in self._parts]
         if not sizes or len(set(sizes.values())) > 1 or taken:
@@ -120,7 +120,7 @@ class Packed(Source):
         return next(iter(sizes.values()))
 
     def _check_lengths(self, source: Source, length: str) -> _Numbers:
-        """Returns the length of each sequence, int64 [examples]; raises a `DataError` if one doesn't fit a row."""
+        """Returns the length of each sequence, int64 [examples]. One that doesn't fit a row raises a `DataError`."""
         values = source.values(length)
         if values is None or values.ndim != 1 or values.dtype.kind not in "iu":
             raise DataError(
@@ -140,7 +140,7 @@ class Packed(Source):
 
 @gin.configurable
 def packed(source: Source, width: int, *, length: str = "length") -> Packed:
-    """Packs sequences of `source`, whose lengths are in the feature `length`, into rows of `width` positions."""
+    """Packs the sequences of `source` into rows of `width` positions. The feature `length` has their lengths."""
     return Packed(source, width, length)
 
 

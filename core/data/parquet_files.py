@@ -35,9 +35,10 @@ def parquet(
     vectors: Mapping[str, Sequence[str]] = {},
     fill: Mapping[str, float | str] = {},
 ) -> Source:
-    """Reads the files of one table: each column becomes a feature, or only the columns in `columns` and `vectors`.
+    """Reads the files of one table. Each column becomes a feature.
 
-    `types` maps a column to 'int', 'float' or a list of words. `fill` maps a column to its value for missing ones.
+    With `columns` or `vectors`, only the columns in them are read. `types` maps a column to 'int', 'float' or a list of
+    words. `fill` maps a column to the value for missing ones.
     """
     wanted = Wanted("parquet", columns, types, vectors, fill)
     paths = list_files("parquet.files", files)
@@ -69,7 +70,7 @@ def parquet(
 
 
 def _values(wanted: Wanted, name: str, column: Any, path: Path) -> Array:
-    """Returns a column as an array of numbers; words become their positions in the column's list of words."""
+    """Returns a column as an array of numbers. A word becomes its position in the column's list of words."""
     types = _package().types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

@@ -42,9 +42,9 @@ def train_chunks(
     """Makes an endless stream of chunks `{feature: [chunk_steps, microbatches, rows, ...]}` for one replica.
 
     The first chunk contains `first_step`, and begins at a multiple of `chunk_steps`. `origin` is the data position of
-    step 0; it differs from 0 after a resume with another batch size. `synthetic` repeats the first chunk without
-    reading the source again: the time saved is the cost of input. `parallel_calls` chunks are gathered in parallel, for
-    a slow source. With `as_kept`, examples have the source's storage format, if it has one, and steps decode them.
+    step 0; it differs from 0 after a resume with another batch size. `parallel_calls` chunks are gathered in parallel,
+    for a slow source. `synthetic` repeats the first chunk without reading on, so that the time saved shows the cost of
+    input. With `as_kept`, examples stay in the source's storage format, and steps decode them.
     """
     _check_positive(chunk_steps=chunk_steps, parallel_calls=parallel_calls)
     for name, value in {"first_step": first_step, "consumed": origin + first_step * global_batch_size}.items():
@@ -90,8 +90,9 @@ def position_indices(
 ) -> tf.Tensor:
     """Returns the indices of these steps' examples on one replica: int64 [num_steps, microbatches, rows].
 
-    With global batch B and k microbatches, row r of microbatch m of step s is at position `origin + s * B + m * (B / k)
-    + replica * rows + r` of the training order. So a step has the same examples for any k and any number of replicas.
+    With global batch B and k microbatches, row r of microbatch m of step s is at position
+    `origin + s * B + m * (B / k) + replica * rows + r` of the training order. So a step has the same examples for any k
+    and any number of replicas.
     """
     rows = rows_of(global_batch_size, microbatches, replicas, replica)
     step = tf.cast(first_step, tf.int64) + tf.range(num_steps, dtype=tf.int64)[:, None, None]
@@ -110,8 +111,8 @@ def eval_chunks(
     """Streams all examples once, in order: `({feature: [batches, rows, ...]}, mask [batches, rows])` for one replica.
 
     Every chunk has the same number of batches, at most `chunk_batches`. The mask (float32) is 1 for examples, and 0 for
-    rows that only fill up the last batch; those repeat example 0 and come last. A batch has the same examples on any
-    number of replicas; if it can't be divided evenly, the last replicas have fewer examples.
+    padding at the end of the last batch, which repeats example 0. A batch has the same examples on any number of
+    replicas. If it can't be divided evenly, the last replicas have fewer examples.
     """
     _check_positive(chunk_batches=chunk_batches, global_batch_size=global_batch_size)
     rows = -(-global_batch_size // replicas)
@@ -134,7 +135,7 @@ def eval_chunks(
 
 
 def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept: bool = False) -> Features:
-    """Gathers the examples of `indices` as [*leading, ...]; raises a `ValueError` if they don't match the spec."""
+    """Gathers the examples of `indices` as [*leading, ...]. Examples that don't match the spec raise a `ValueError`."""
     kept = source.kept if as_kept else None
     spec, gather = (kept.spec, kept.gather) if kept else (source.spec, source.gather)
     examples = gather(tf.reshape(indices, [-1]))
@@ -149,7 +150,7 @@ def _gathered(source: Source, indices: tf.Tensor, leading: list[int], *, as_kept
 
 
 def configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
-    """Adds prefetching and options to a dataset of chunks; `threads` is the size of its thread pool."""
+    """Adds prefetching and options to a dataset of chunks. Its thread pool has `threads` threads."""
     options = tf.data.Options()
     options.deterministic = True
     # Replicas and workers request their own rows; TensorFlow's sharding would divide them a second time.
@@ -164,7 +165,7 @@ def configured(chunks: tf.data.Dataset, threads: int = 2) -> tf.data.Dataset:
 
 
 def rows_of(global_batch_size: int, microbatches: int, replicas: int, replica: int = 0) -> int:
-    """Returns the number of rows of one microbatch on one replica; raises an error if the batch isn't divisible."""
+    """Returns the rows of one microbatch on one replica. A batch that isn't divisible raises an error."""
     _check_positive(global_batch_size=global_batch_size, microbatches=microbatches, replicas=replicas)
     if not 0 <= replica < replicas:
         raise ConfigurationError(f"`replica` is {replica}; {replicas} replicas are numbered from 0 to {replicas - 1}.")

@@ -17,10 +17,10 @@ from core.data.source import Source
 
 
 class Reading:
-    """Reads a run's examples from one step on; `chunks(replica)` returns the chunks of a replica.
+    """Reads a run's examples from one step on. `chunks(replica)` returns the chunks of a replica, without end.
 
-    A chunk is `{feature: [chunk_steps, microbatches, rows, ...]}`, without end. The first chunk contains the reading's
-    first step, and begins at a multiple of `chunk_steps`.
+    A chunk is `{feature: [chunk_steps, microbatches, rows, ...]}`. The first chunk contains the reading's first step,
+    and begins at a multiple of `chunk_steps`.
     """
 
     def __init__(self, chunks: Callable[[int], tf.data.Dataset]):
@@ -30,10 +30,10 @@ class Reading:
         return self._chunks(replica)
 
     def begin(self, alive: Callable[[], object]) -> None:
-        """Skips the examples before the reading's first step, which may take long; calls `alive()` regularly."""
+        """Skips the examples before the first step. As this may take long, it calls `alive()` regularly."""
 
     def own_errors(self) -> contextlib.AbstractContextManager[object]:
-        """In its `with` block, replaces TensorFlow's error with the original exception of a user's code."""
+        """In its `with` block, raises the original exception of a user's code in place of TensorFlow's error."""
         return contextlib.nullcontext()
 
 
@@ -67,7 +67,7 @@ class Reader(abc.ABC):
         local: Sequence[int] = (0,),
         synthetic: bool = False,
     ) -> Reading:
-        """Starts reading at `first_step`; `local` are the indices of this process's replicas.
+        """Starts reading at `first_step` for this process's replicas, whose indices are `local`.
 
         With `synthetic`, the first chunk repeats.
         """
@@ -81,15 +81,15 @@ class Reader(abc.ABC):
         """Returns the indices of the examples in a step's global batch: int64 [microbatches, rows]."""
 
     def kept(self, examples: int) -> dict[str, Any]:
-        """Returns the reader's state for a checkpoint, after `examples` consumed examples."""
+        """Returns the reader's state for a checkpoint, once `examples` examples are consumed."""
         return {}
 
     def load(self, kept: dict[str, Any], examples: int) -> None:  # noqa: B027  # by number, all are there
-        """Restores the state `kept` of a checkpoint, after `examples` consumed examples."""
+        """Restores the state `kept` of a checkpoint that was saved after `examples` consumed examples."""
 
 
 class SourceReader(Reader):
-    """Reads a source by index; `parallel_calls` chunks are gathered in parallel, for a slow source.
+    """Reads a source by index. `parallel_calls` is the number of chunks gathered in parallel, for a slow source.
 
     With `as_kept`, examples have the source's storage format, if it has one.
     """

@@ -52,7 +52,7 @@ _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo one are spread most evenly
 
 
 class Reordered(Source):
-    """The examples of `source`, with another training order; subclasses define it in `order`."""
+    """The examples of `source` in another training order. Subclasses define the order in `order`."""
 
     def __init__(self, source: Source, *, name: str) -> None:
         check_source(f"{name}.source", source)
@@ -123,12 +123,12 @@ class Balanced(Reordered):
 
 @gin.configurable
 def balanced(source: Source, by: str) -> Source:
-    """Makes a source that draws each class equally often in training; the feature `by` has the classes."""
+    """Makes a source that draws each class equally often in training. The feature `by` is the class."""
     return Balanced(source, by)
 
 
 def permuted(places: tf.Tensor, *, size: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """Returns the positions (int64 [n]) to which permutations of `size` [n] items, made from `keys` [n], move `places`.
+    """Returns the new positions of `places`, int64 [n], under n permutations of `size` [n] items, one for each key.
 
     "Swap or not" (Hoang, Morris & Rogaway, 2012) computes only the requested positions, for any number of items. In
     each round, a position gets a partner, and a random bit of the pair decides whether they swap.
@@ -156,7 +156,7 @@ def keys_of(rng: Rng, *numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed(x: tf.Tensor) -> tf.Tensor:
-    """Hashes uint64 values: each bit of a result depends on all bits of `x` (SplitMix64; Steele, Lea & Flood, 2014)."""
+    """Hashes uint64 values: each bit of `x` affects all bits of a result (SplitMix64; Steele, Lea & Flood, 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))) * tf.constant(factor, tf.uint64)
     return x ^ tf.bitwise.right_shift(x, tf.constant(31, tf.uint64))

@@ -11,10 +11,10 @@ PREFETCHED = 2  # elements, on a device with its own memory
 
 
 class PerReplica:
-    """Iterates over values per replica: each replica gets the elements of its own dataset, `make(replica)`, repeated.
+    """Iterates over values per replica. Each replica gets the elements of its own dataset `make(replica)`, repeated.
 
-    A process makes only the datasets of its own replicas. TensorFlow's distributed iterators aren't used, because the
-    process crashes if one is dropped while it prefetches.
+    A process makes only the datasets of its own replicas. TensorFlow's distributed iterators aren't used: the process
+    crashes if one is dropped while it prefetches.
     """
 
     def __init__(self, make: Callable[[int], tf.data.Dataset], strategy: tf.distribute.Strategy):
@@ -46,9 +46,9 @@ class PerReplica:
 
 
 def per_replica_spec(spec: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Returns the spec of a `PerReplica` element; `spec` is that of one replica's dataset.
+    """Returns the spec of a `PerReplica` element. `spec` is that of one replica's dataset.
 
-    No real element is made, because elements may be large.
+    It makes no real element, because elements may be large.
     """
     replicas = len(strategy.experimental_local_results(_spread(lambda _: tf.zeros([]), strategy)))
 
@@ -69,9 +69,9 @@ def _spread(value_of: Callable[[int], Any], strategy: tf.distribute.Strategy) ->
 
 
 def _taken(stream: Any) -> Any:
-    """Returns the next element of an iterator in this thread, which takes half the time of TensorFlow's `next`.
+    """Returns the next element of an iterator, fetched in this thread.
 
-    TensorFlow's `next` fetches the element in another thread.
+    TensorFlow's `next` uses another thread, and takes twice as long.
     """
     device = stream._iterator_resource.device
     if "GPU" in device or "TPU" in device:

@@ -1,4 +1,4 @@
-"""The training order: each epoch has its own permutation of the examples, determined by `rng` and the epoch.
+"""The training order. Each epoch has its own permutation of the examples, computed from `rng` and the epoch.
 
 Any part of an epoch can be computed alone, so a run resumes anywhere in its data without replaying earlier parts.
 """
@@ -15,7 +15,7 @@ _SORTED_UP_TO = 4096
 def shuffled(positions: tf.Tensor, *, size: int, rng: Rng, span: int) -> tf.Tensor:
     """Returns the indices of the examples (int64 [n]) at `positions` (int64 [n]) of an endless shuffled order.
 
-    Each epoch of `size` positions is a permutation. All positions are within a range of `span`.
+    Each epoch of `size` positions is a permutation. All positions must be within a range of `span`.
     """
     epochs = positions // size
     first_epoch = tf.reduce_min(epochs)

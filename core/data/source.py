@@ -37,9 +37,9 @@ from core.random import Rng
 
 
 class Kept(NamedTuple):
-    """A storage format of a source's examples that is narrower than what steps read, such as uint8.
+    """A storage format of a source's examples that is narrower than that of a step, such as uint8.
 
-    `gather` returns stored examples, [n, ...]; `decode` converts them in a step: [microbatches, rows, ...].
+    `gather` returns stored examples, [n, ...]. `decode` converts them in a step: [microbatches, rows, ...].
     """
 
     spec: dict[str, tf.TensorSpec]
@@ -67,8 +67,8 @@ class Examples(abc.ABC):
     def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
         """Returns `(smallest, its example, largest, its example)` of an integer feature; `None` if unknown.
 
-        Tasks use this to check labels before the first step. It is unknown if the feature isn't of integers, or if all
-        examples would have to be read.
+        Tasks check labels with it before the first step. It is unknown for other features, and if all examples would
+        have to be read.
         """
         return None
 
@@ -80,15 +80,15 @@ class Examples(abc.ABC):
         return None
 
     def description(self) -> dict[str, str]:
-        """Returns facts about the data that are cheap to compute; a resumed run compares them with its checkpoint's."""
+        """Returns facts about the data that are cheap to compute. A resumed run compares them with its checkpoint's."""
         return {"features": ", ".join(f"{name} {x.dtype.name}{x.shape.as_list()}" for name, x in self.spec.items())}
 
 
 class Source(Examples):
     """A fixed number of examples, read by index.
 
-    `threads` is the number of threads that one call of `gather` uses. If there are several, as for decoding images, two
-    chunks are gathered in parallel.
+    One call of `gather` uses `threads` threads. If it uses several, as to decode images, two chunks are gathered in
+    parallel.
     """
 
     threads = 1
@@ -109,21 +109,21 @@ class Source(Examples):
 
     @abc.abstractmethod
     def gather(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the examples with these indices (int64 [n]), `{feature: [n, ...]}`; runs inside a `tf.data` map."""
+        """Returns the examples at `indices` (int64 [n]), `{feature: [n, ...]}`. It runs inside a `tf.data` map."""
 
     @property
     def kept(self) -> Kept | None:
         """Returns the source's storage format, with functions to gather and decode it; `None` if there is none.
 
-        Prefetched chunks are then smaller, and the step decodes them to the values that `gather` would return.
+        It makes prefetched chunks smaller. The step decodes them to the values that `gather` would return.
         """
         return None
 
     def order(self, positions: tf.Tensor, *, rng: Rng, span: int) -> tf.Tensor:
         """Returns the indices of the examples (int64 [n]) at `positions` (int64 [n]) of the endless training order.
 
-        Each epoch is a permutation; override `order` to draw examples differently. The result must depend on `rng` and
-        the positions alone, so that a run resumes anywhere. All positions are within a range of `span`.
+        Each epoch is a permutation. Override `order` to draw examples differently. The result must depend on `rng` and
+        the positions alone, so that a run can resume anywhere. All positions are within a range of `span`.
         """
         return shuffled(positions, size=len(self), rng=rng, span=span)
 

@@ -40,9 +40,9 @@ _LEVELS = 255.0  # the largest level of grey or colour in images of bytes
 class Stream(Examples):
     """The examples that `make(seed, epoch)` returns: those of epoch 0, then those of epoch 1, without end.
 
-    `shuffle` is the size of a buffer from which examples are drawn, in an order that depends on the seed alone. A
-    resumed run calls `make` again and skips consumed examples. With `replay=False`, it starts a new epoch instead, and
-    skips nothing.
+    `shuffle` is the size of a buffer from which examples are drawn. The order depends on the seed alone. A resumed run
+    calls `make` again and skips consumed examples. With `replay=False`, it starts a new epoch instead, and skips
+    nothing.
     """
 
     def __init__(self, make: Callable[[int, int], Any], *, shuffle: int | None = None, replay: bool = True):
@@ -84,9 +84,10 @@ class Stream(Examples):
         return (0.0, 1.0) if dtype == np.uint8 and shape else None
 
     def blocks(self, seed: int, epoch: int, *, count: int, before: int) -> Iterator[Block]:
-        """Yields an epoch's examples in blocks of `count` (the last may be shorter); `before` counts earlier examples.
+        """Yields an epoch's examples in blocks of `count`. The last block may be shorter.
 
-        Features have the types in which steps compute; an `id` isn't converted.
+        `before` is the number of earlier examples. Features have the types in which steps compute; an `id` isn't
+        converted.
         """
         made = self._made(seed, epoch)
         found = of_dataset(self.name, made) if isinstance(made, tf.data.Dataset) else self._found
@@ -103,7 +104,7 @@ class Stream(Examples):
             yield {name: x if name == ID else self._computed(name, x) for name, x in block.items()}
 
     def _stacked(self, examples: Iterator[Any], count: int, before: int) -> Iterator[Block]:
-        """Yields blocks `{feature: [count, ...]}` of examples, copied because the iterator may reuse its arrays."""
+        """Yields blocks `{feature: [count, ...]}` of examples, as copies: the iterator may reuse its arrays."""
         while True:
             block = {name: aligned_empty([count, *shape], dtype) for name, (shape, dtype) in self._found.items()}
             taken = 0
@@ -155,7 +156,7 @@ class Stream(Examples):
 
 
 def _array(values: tf.Tensor) -> npt.NDArray[Any]:
-    """Returns a tensor's values as an array that shares its memory; strings and bfloat16 are copied."""
+    """Returns a tensor's values as an array that shares its memory. Strings and bfloat16 are copied."""
     return values.numpy() if values.dtype in (tf.string, tf.bfloat16) else np.asarray(memoryview(values))
 
 

@@ -1,4 +1,4 @@
-"""Features, shapes and types of a stream's first example; all other examples must have the same."""
+"""Features, shapes and types of a stream's first example. All other examples must have the same."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ ID = "id"  # the feature that names an example; steps don't see it
 
 
 def of_dataset(name: str, dataset: tf.data.Dataset) -> Features:
-    """Returns `{feature: (shape, dtype)}` of a dataset's elements, which must be single examples."""
+    """Returns `{feature: (shape, dtype)}` of a dataset's elements. They must be single examples."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or not all(isinstance(x, tf.TensorSpec) for x in spec.values()):
         raise DataError(
@@ -33,7 +33,7 @@ def of_dataset(name: str, dataset: tf.data.Dataset) -> Features:
 
 
 def of_example(stream: str, example: Any) -> Features:
-    """Returns `{feature: (shape, dtype)}` of an iterator's first example; errors begin with the text `stream`."""
+    """Returns `{feature: (shape, dtype)}` of an iterator's first example. Errors begin with the text `stream`."""
     if not isinstance(example, Mapping) or not example:
         raise DataError(
             f'{stream} makes {told_of(example)}; make each example a dictionary: `{{"image": image, "label": label}}`.'
@@ -69,7 +69,7 @@ def _checked(stream: str, found: Features) -> Features:
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """Converts a feature of one example to a NumPy array; returns `None` if its rows differ in length."""
+    """Converts a feature of one example to a NumPy array, or returns `None` if its rows differ in length."""
     try:
         return np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
     except ValueError:
@@ -77,7 +77,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
 
 
 def fitted(value: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Converts `value` to `dtype`; returns `None` if it is of another kind, or if a value would change."""
+    """Converts `value` to `dtype`. Returns `None` if `value` is of another kind, or if a value would change."""
     if value.dtype == dtype and dtype.kind != "O":
         return value
     if dtype.kind == "O":

@@ -1,4 +1,4 @@
-"""Reads a stream once, as a run does: skips consumed examples, checks them, and makes chunks."""
+"""Reads a stream once for a run: skips consumed examples, checks them, and makes chunks."""
 
 import dataclasses
 import time
@@ -18,9 +18,9 @@ _PARTS = 4  # of a buffer; one of them is returned at a time
 
 
 class InOrder:
-    """Returns the examples of a stream in order, from the start of an epoch on.
+    """Returns the examples of a stream in order, beginning with an epoch's first.
 
-    `epoch` is the epoch being read; with a shuffle buffer, returned examples may be from the previous epoch.
+    `epoch` is the epoch being read. With a shuffle buffer, returned examples may be from the previous epoch.
     """
 
     def __init__(self, stream: Stream, *, seed: int, epoch: int, before: int, count: int):
@@ -52,7 +52,7 @@ class InOrder:
 
 
 def shuffled(blocks: Iterator[Block], size: int, *, seed: list[int]) -> Iterator[Block]:
-    """Yields shuffled examples: a random quarter of a buffer of `size` examples is yielded, then replaced.
+    """Yields shuffled examples: a random quarter of a buffer of `size` examples at a time, which is then refilled.
 
     Block sizes and the order depend on `seed` and `size` alone, so every run gets the same.
     """
@@ -93,7 +93,7 @@ Chunk = dict[str, npt.NDArray[Any]]  # each feature [chunk_steps, microbatches, 
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """The start of a run's stream: its first epoch, and the examples that the run consumed before it."""
+    """Where a run's stream begins: its first epoch, and the number of examples that the run consumed before."""
 
     epoch: int = 0
     examples: int = 0
@@ -109,10 +109,10 @@ class Passed:
 
 
 class StreamPass:
-    """Reads a stream from its beginning; the first chunk starts once `position` examples are consumed.
+    """Reads a stream from its beginning, and makes chunks from example `position` on.
 
-    Each feature of a chunk has the leading axes `shape`, [chunk_steps, microbatches, rows]. The first chunk begins with
-    `lead` steps of zeros, which are never run. Each chunk's hashes go to `passed`.
+    A feature of a chunk has the leading axes `shape`, [chunk_steps, microbatches, rows]. The first chunk begins with
+    `lead` steps of zeros, which are never run. The hashes of each chunk go to `passed`.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class StreamPass:
             lead = 0
 
     def _take(self, count: int) -> tuple[Block, Hashes]:
-        """Returns the next examples and the hash after each; raises a `DataError` if an earlier reading differs."""
+        """Returns the next examples and the hash after each. If an earlier reading differs, it raises a `DataError`."""
         block = self._order.take(count)
         hashes = hashes_after(self._count, self._hash, block)
         others = self._trail.follow(self._count, hashes)
@@ -185,5 +185,5 @@ class StreamPass:
 
 
 def _led(count: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns `values` with `count` rows of zeros before them."""
+    """Returns `values` with `count` rows of zeros in front."""
     return aligned_join([np.zeros([count, *values.shape[1:]], values.dtype), values]) if count else values

@@ -24,7 +24,7 @@ _AHEAD = 8  # chunks at most, from the one being consumed to the one being made
 
 
 class StreamReader(Reader):
-    """A reader of a stream; stores where the stream began, and hashes of the examples read since.
+    """Reads a stream, and stores where it began and the hashes of the examples read since.
 
     The stream begins with epoch 0, or with the epoch in which a run with `replay=False` resumed.
     """
@@ -117,7 +117,7 @@ class StreamReader(Reader):
 
 
 class _SharedReading(Reading):
-    """Reads the stream once for all replicas of this process; each replica takes its own rows."""
+    """Reads the stream once for all replicas of this process. Each replica takes its own rows."""
 
     def __init__(self, whole: StreamPass, spec: dict[str, tf.TensorSpec], *, local: Sequence[int], synthetic: bool):
         self._whole, self._spec, self._synthetic = whole, spec, synthetic
@@ -153,7 +153,7 @@ class _SharedReading(Reading):
             raise failure  # without TensorFlow's message as its context
 
     def _next_of(self, replica: int) -> list[npt.NDArray[Any]]:
-        """Returns a replica's rows of its next chunk; if no chunk is waiting, reads one for all replicas."""
+        """Returns a replica's rows of its next chunk. If no chunk is waiting, it reads one for all replicas."""
         with self._lock:
             if not self._waiting[replica]:
                 self._make_next()

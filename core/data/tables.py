@@ -1,4 +1,4 @@
-"""Columns of tables in any file format: which of them are read, with which types, and as which features.
+"""Columns of tables, for all file formats: which are read, with which types, as which features.
 
 A column holds integers, floats or words. A word becomes its index in a given list, so it has the same number in
 training and evaluation.
@@ -19,7 +19,7 @@ NUMBERS = ("int", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The columns to read from a table, with their types; `source` is the configurable's name in errors."""
+    """The columns to read from a table, with their types. Errors name the configurable `source`."""
 
     source: str
     columns: Sequence[str] | None  # None for all
@@ -73,12 +73,12 @@ class Wanted:
                 )
 
     def words(self, column: str) -> Sequence[str] | None:
-        """Returns the list of words of `column`; `None` if it is a column of numbers."""
+        """Returns the list of words of `column`, or `None` for a column of numbers."""
         kind = self.types.get(column)
         return None if kind is None or isinstance(kind, str) else kind
 
     def among(self, header: Sequence[str], place: str) -> list[str]:
-        """Returns the columns to read from a file with this header; errors call the file `place`."""
+        """Returns the columns to read from a file with this header. Errors call the file `place`."""
         asked = {
             "columns": self.columns or (),
             "types": self.types,
@@ -97,7 +97,7 @@ class Wanted:
         return list(dict.fromkeys([*self.columns, *asked["vectors"]]))
 
     def features(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """Converts columns to features: the columns of a vector become one feature, each other column its own."""
+        """Converts columns to features: all columns of a vector become one feature, any other column becomes one."""
         parts = {name for names in self.vectors.values() for name in names}
         alone = {name: values for name, values in columns.items() if name not in parts}
         for feature, names in self.vectors.items():
@@ -116,7 +116,7 @@ class Wanted:
 
 
 def check_names(header: Sequence[str], place: str) -> None:
-    """Raises a `DataError`, which begins with `place`, if a column has no name or two have the same."""
+    """Raises a `DataError` that begins with `place` if a column has no name, or if two have the same name."""
     twice = [name for i, name in enumerate(header) if name in header[:i]]
     if twice or "" in header:
         what = f"the name `{twice[0]}` twice" if twice else f"no name for column {header.index('') + 1}"

@@ -67,7 +67,7 @@ class Records(Source):
         return {name: feature.made(parsed, names) for name, feature in self._features.items()}
 
     def values(self, feature: str) -> npt.NDArray[np.generic] | None:
-        """Returns a numeric feature of all records, [records, ...]; this reads all files."""
+        """Returns a numeric feature of all records, [records, ...]. This reads all files."""
         check_feature(self, feature)
         asked = self._features[feature]
         if asked.kind not in ("int", "float", "length"):
@@ -84,7 +84,7 @@ class Records(Source):
         return (0.0, 1.0) if self._features[feature].kind in ("levels", "image") else None
 
     def _read(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Returns the records with these indices; reads them in the order in which they are stored."""
+        """Returns the records with these indices. It reads them in the order in which they are stored."""
         records, of = np.empty(len(indices), object), self._files_of(indices)
         order = np.argsort(indices, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(of[order])) + 1) if len(order) else ():
@@ -104,7 +104,7 @@ class Records(Source):
         return np.searchsorted(self._firsts, indices, side="right") - 1
 
     def _records(self, number: int, numbers: Sequence[int]) -> list[bytes]:
-        """Returns records of file `number`; checks a record when it is read for the first time."""
+        """Returns records of file `number`. A record is checked when it is read for the first time."""
         file, proved = self._files[number], self._proved[number]
         read = file.read(numbers)
         new = [(each, content) for each, content in zip(numbers, read, strict=True) if not proved[each]]
@@ -127,5 +127,5 @@ def _parsed(record: bytes, name: Callable[[], str]) -> tf.train.Example:
 
 @gin.configurable
 def tfrecord(files: str, features: Mapping[str, Declared]) -> Source:
-    """Reads the declared features of records, from one file or from all that match a pattern with `*`."""
+    """Reads the declared features of records, from one file, or from all files that match a pattern with `*`."""
     return Records(files, features)

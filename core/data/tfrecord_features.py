@@ -80,7 +80,7 @@ class Feature:
         return tf.io.RaggedFeature(dtype)
 
     def made(self, parsed: Mapping[str, Any], names: tf.Tensor) -> tf.Tensor:
-        """Converts the feature of parsed records to a tensor [n, ...]; errors call the records `names`."""
+        """Converts the feature of parsed records to a tensor [n, ...]. Errors call the records `names`."""
         if self.counts is not None:
             return tf.cast(parsed[self.counts].row_lengths(), tf.int32)
         value = parsed[self.name]
@@ -95,7 +95,7 @@ class Feature:
         return tf.cast(value, self.spec.dtype)
 
     def check(self, example: Any, name: Callable[[], str]) -> None:
-        """Raises a `BadExampleError` if a record lacks the feature as declared; TensorFlow's error would say less."""
+        """Raises a `BadExampleError` if a record lacks the feature as declared. TensorFlow's own error says less."""
         features = example.features.feature
         if self.counts is not None:
             return

@@ -32,7 +32,7 @@ _GZIP = b"\x1f\x8b"
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """A TFRecord file and its index: record i has the bytes from `places[i]` to `places[i + 1]`."""
+    """A TFRecord file and its index. Record i has the bytes from `places[i]` to `places[i + 1]`."""
 
     path: Path
     modified: int  # nanoseconds
@@ -42,7 +42,7 @@ class RecordFile:
         return len(self.places) - 1
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """Returns the records with these numbers; each includes its length and checksums."""
+        """Returns the records with these numbers. Each includes its length and checksums."""
         try:
             with open_file(self.path) as file:
                 state = os.fstat(file.fileno())
@@ -71,7 +71,7 @@ class RecordFile:
 
 
 def index_of(path: Path) -> RecordFile:
-    """Returns a file with its index; the index is read if it is stored, else made and stored."""
+    """Returns a file with its index, which is read if it is stored, and otherwise made and stored."""
     with reading(path) as file:
         state = os.fstat(file.fileno())
     header = _HEADER.pack(_MAGIC, state.st_size, state.st_mtime_ns)
@@ -100,7 +100,7 @@ def masked(pieces: Sequence[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def _read(place: Path, header: bytes) -> Places | None:
-    """Reads the stored index `place`; returns `None` unless it is complete and belongs to the file as it is now."""
+    """Reads the stored index `place`, or returns `None` if it is incomplete or the file has changed since."""
     try:
         with open_file(place) as file:
             content = file.read()
@@ -113,7 +113,7 @@ def _read(place: Path, header: bytes) -> Places | None:
 
 
 def _walked(path: Path, size: int) -> Places:
-    """Returns each record's offset, then the file's size; raises a `DataError` if the file is cut off."""
+    """Returns each record's offset, then the file's size. A file that is cut off raises a `DataError`."""
     places, at = [0], 0
     with open_file(path) as file:
         while at < size:

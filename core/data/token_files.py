@@ -68,7 +68,7 @@ class TokenFile:
 
 
 def read_token_file(path: Path) -> TokenFile:
-    """Maps a token file into memory, and reads only its header; raises a `DataError` if its size or header is wrong."""
+    """Maps a token file into memory, and reads only its header. A wrong size or header raises a `DataError`."""
     with reading(path) as file:
         header = _read_header(path, file.read(HEADER_SIZE), os.fstat(file.fileno()).st_size)
         return TokenFile(header, np.memmap(file, header.dtype, "r", HEADER_SIZE, header.count))
@@ -103,7 +103,7 @@ def _read_header(path: Path, content: bytes, held: int) -> Header:
 
 @gin.configurable
 def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
-    """Reads windows of `length` targets from a token file; `tokenizer` made the file (default: byte tokenizer)."""
+    """Reads windows of `length` targets from a token file that `tokenizer` (default: the byte tokenizer) made."""
     place, tokenizer = path_of(path), tokenizer or ByteTokenizer()
     file = read_token_file(place)
     made_by, given = file.header.identity, tokenizer.identity

@@ -22,7 +22,7 @@ _PROGRESS = "progress.json"
 
 @dataclasses.dataclass
 class Place:
-    """How far the text files are tokenized: `offset` bytes of file `file`, which may be `inside` a document."""
+    """The progress in tokenizing text files: `offset` bytes of file `file`. `inside` says that a document continues."""
 
     file: int = 0
     offset: int = 0
@@ -77,7 +77,7 @@ def partial_folder(path: Path) -> Path:
 
 @contextlib.contextmanager
 def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -> Iterator[TokenWriter]:
-    """Opens a writer of `path`; an unfinished file is resumed if its `plan`, which determines the tokens, is equal."""
+    """Opens a writer of `path`. An unfinished file with an equal `plan` is resumed: the plan determines the tokens."""
     folder = partial_folder(path)
     with _locked(path, folder):
         writer = TokenWriter(path, folder, tokenizer, _place(folder, plan), plan)
@@ -90,7 +90,7 @@ def token_writer(path: Path, tokenizer: Tokenizer, *, plan: Mapping[str, str]) -
 def finished(path: Path, *, plan: Mapping[str, str]) -> Place | None:
     """Returns the final progress if a run was killed after moving the complete file to `path`; else `None`.
 
-    Removes that run's folder. Raises a `ConfigurationError` if `path` exists for another reason or `plan`.
+    It removes that run's folder. If `path` exists for another reason or plan, it raises a `ConfigurationError`.
     """
     folder = partial_folder(path)
     if not path.exists():
@@ -110,7 +110,7 @@ def there_already(path: Path) -> ConfigurationError:
 
 @contextlib.contextmanager
 def _locked(path: Path, folder: Path) -> Iterator[None]:
-    """Locks `path` against other processes in its `with` block; raises an error if another one is writing `path`."""
+    """Locks `path` in its `with` block. If another process is writing `path`, it raises an error."""
     with space_for(path), contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -125,7 +125,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    """Removes the folder of a complete file; removes the progress last, so that it can be read after a kill."""
+    """Removes the folder of a complete file. Removes the progress last, so that it can be read after a kill."""
     for file in sorted(folder.iterdir(), key=lambda file: file.name == _PROGRESS):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another process has entered it; that finds `path`, and removes the folder
@@ -133,7 +133,7 @@ def _remove(folder: Path) -> None:
 
 
 def _place(folder: Path, plan: Mapping[str, str]) -> Place:
-    """Returns the progress saved in `folder`, or a new one; raises an error if its plan differs from `plan`."""
+    """Returns the progress saved in `folder`, or a new one. A saved plan other than `plan` raises an error."""
     saved = _saved(folder)
     if saved is None:
         return Place()

@@ -23,9 +23,10 @@ _LONGEST_IDENTITY = 64  # ASCII characters: the space in the header of a token f
 
 
 class Tokenizer(abc.ABC):
-    """Converts text to tokens; each token always stands for the same bytes.
+    """Converts text to tokens. Each token always stands for the same bytes.
 
-    Tokenizers with equal tokens have equal `identity`; token files store it. `end` ends a document, without text.
+    Tokenizers with equal tokens have an equal `identity`, which token files store. The token `end` ends a document, and
+    has no text.
     """
 
     def __init__(self, texts: Sequence[bytes], *, end: int, identity: str) -> None:
@@ -40,7 +41,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: bytes) -> list[int]:
-        """Returns the tokens of `text`, which may be any bytes; `end` is never among them."""
+        """Returns the tokens of `text`, which may be any bytes. `end` is never among them."""
 
     def encode_whole(self, text: bytes) -> Numbers:
         """Returns the tokens of `text`; raises a `DataError` if the tokens stand for fewer or more bytes."""

@@ -1,4 +1,4 @@
-"""Hashes of a stream's examples, which show whether a second reading gives the same examples.
+"""Hashes of a stream's examples. They show whether a second reading gives the same examples.
 
 >>> import numpy as np
 >>> examples = {"x": np.arange(6, dtype=np.int32)}
@@ -26,7 +26,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 class Trail:
     """The hashes after 1, 2, 4, 8, ... examples of a stream, read in this run or stored in a checkpoint.
 
-    A second reading of the stream is compared with them, which shows early, and roughly where, that it differs.
+    A second reading is compared with these hashes. The first difference shows early, and roughly where.
     """
 
     def __init__(self, marks: Sequence[int] = (), told: tuple[int, int] | None = None):
@@ -37,9 +37,10 @@ class Trail:
         return self._marks[: count.bit_length()]
 
     def follow(self, before: int, hashes: Hashes) -> tuple[int, int] | None:
-        """Compares `hashes`, one after each example from number `before` on, with the stored ones; stores new ones.
+        """Compares `hashes`, one after each example from number `before` on, with stored hashes, and stores new ones.
 
-        Returns the two numbers of examples between which the first difference is; `None` if all are equal.
+        Returns `None` if all are equal. Otherwise returns the two numbers of examples between which the first
+        difference is.
         """
         after = before + len(hashes)
         for power in range(before.bit_length(), after.bit_length()):
@@ -54,9 +55,10 @@ class Trail:
 
 
 def hashes_after(before: int, hash: int, examples: Block) -> Hashes:
-    """Returns the hash after each of `examples`; `hash` is that of the `before` examples that precede them.
+    """Returns the hash after each of `examples`. `hash` is the one after the `before` examples in front of them.
 
-    An `id` identifies an example. Without an `id`, the example's contents do, with at most 64 words of each feature.
+    An example is identified by its `id`, if it has one, and otherwise by its contents, at most 64 words of each
+    feature.
     """
     features = [ID] if ID in examples else sorted(examples)
     digests = np.zeros([len(examples[features[0]])], np.uint64)

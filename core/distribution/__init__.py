@@ -1,4 +1,4 @@
-"""Strategies that gin files can name, their backends, and the exchange of values between replicas."""
+"""Strategies for gin files, a backend for each kind of strategy, and the exchange of values between replicas."""
 
 import importlib
 from typing import Any

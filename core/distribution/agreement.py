@@ -10,24 +10,24 @@ TEXT_BYTES = 512
 
 
 class Agreement:
-    """Lets all workers agree on a value. Every worker must call the same method; a single process returns at once."""
+    """Lets all workers agree on a value. Every worker must call the same method. A single process returns at once."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self._replicas, self._total = strategy.num_replicas_in_sync, backend_of(strategy).make_process_sum()
 
     def any_worker(self, flag: bool) -> bool:
-        """Returns true on all workers if any worker called `any_worker(True)`."""
+        """Returns true on every worker if at least one worker passed `flag=True`."""
         return self.any_workers(flag)[0]
 
     def any_workers(self, *flags: bool) -> tuple[bool, ...]:
-        """Returns for each flag whether it is true on any worker, with one sum over the workers."""
+        """Does the same as `any_worker` for several flags, with one sum over the workers."""
         membership = joined()
         if membership is None or membership.cluster.size == 1:
             return flags
         return tuple(total > 0.0 for total in self._total(tf.constant(flags, tf.float32)).numpy().tolist())
 
     def first_text(self, text: str | None) -> str | None:
-        """Returns the first `TEXT_BYTES` bytes of the text of the first worker whose `text` isn't empty, or None."""
+        """Returns the text of the first worker whose `text` isn't empty, up to `TEXT_BYTES` bytes; else None."""
         membership = joined()
         if membership is None or membership.cluster.size == 1:
             return text

@@ -1,7 +1,7 @@
-"""`Backend`: variables, checks, exchange and programs, as far as they depend on the kind of strategy.
+"""`Backend`: the operations of a run that depend on the kind of strategy: variables, checks, exchange and programs.
 
-`Backend` itself serves strategies whose replicas each hold a whole copy: one device, mirrored, multi-worker and TPU.
-For other kinds, a subclass overrides the methods that differ, and registers its strategy:
+The base class serves strategies whose replicas each hold a whole copy: one device, mirrored, multi-worker and TPU. For
+other kinds, a subclass overrides the methods that differ, and registers its strategy:
 
     @register(MyStrategy)
     class MyBackend(Backend):
@@ -58,19 +58,19 @@ class Backend:
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
-        """Returns the task that `make()` makes in the strategy's scope."""
+        """Calls `make()` in the strategy's scope, and returns the task that it makes."""
         return self.make_whole(make)
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer that `make()` makes in the strategy's scope; it trains variables of `task`."""
+        """Calls `make()` in the strategy's scope, and returns the optimizer that it makes for variables of `task`."""
         return self.make_whole(make)
 
     def make_whole(self, make: Callable[[], T]) -> T:
-        """Returns the result of `make()` in the strategy's scope, with each variable stored whole on each device."""
+        """Returns the result of `make()`, called in the strategy's scope with variables stored whole on each device."""
         return made(make, self.strategy.scope)
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns a scope for making variables that all replicas share and only one device stores."""
+        """Returns a scope for variables that one device stores and all replicas share."""
         return tf.device(self.strategy.extended.worker_devices[0])
 
     def bytes_per_device(self, variable: tf.Variable) -> int:
@@ -83,11 +83,11 @@ class Backend:
         return list(self.strategy.extended.worker_devices)
 
     def place_of(self, variable: tf.Variable) -> str:
-        """Says on which devices a variable is stored."""
+        """Returns a text that names the devices on which a variable is stored."""
         return "every replica"
 
     def memory_remark(self, variables: Mapping[str, tf.Variable]) -> str | None:
-        """Returns a text on the share of `variables` that each device holds; None if each holds all."""
+        """Returns a text with the share of `variables` that each device holds, or None if each holds all."""
         return None
 
     # Checks.
@@ -95,53 +95,53 @@ class Backend:
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Raises a `ConfigurationError` for a task that can't be trained with the strategy."""
+        """Raises a `ConfigurationError` if the strategy can't train this task."""
 
     def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
-        """Raises a `ConfigurationError` if settings of the strategy don't fit the `optimizers` of `task`."""
+        """Raises a `ConfigurationError` if the `optimizers` of `task` don't fit the settings of the strategy."""
 
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
-        """Raises an error, which calls the number of rows `what`, if devices can't share `rows` evenly."""
+        """Raises an error if devices can't share `rows` evenly. `what` names the number of rows in the message."""
 
     def check_local_steps(self) -> None:
         """Raises a `ConfigurationError` if the strategy can't be used with `Trainer.local_steps`."""
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises an error if the strategy can't skip bad steps or roll back, as these bindings ask."""
+        """Raises an error if bindings ask to skip bad steps or to roll back, and the strategy can't."""
 
     # Steps.
 
     def exchange(self, *, reduce_in: tf.DType | None = None) -> Exchange:
-        """Makes the exchange for communication between devices; float32 gradients are sent as `reduce_in`."""
+        """Makes the exchange between devices. It sends float32 gradients in the dtype `reduce_in`."""
         return Exchange(self.strategy, reduce_in=reduce_in)
 
     def chunk(self, train_step: Any, stacked_spec: Mapping[str, tf.TensorSpec], progress: Any) -> Any:
-        """Makes the program that runs a chunk of steps; returns None to use the engine's loop."""
+        """Makes the program that runs a chunk of steps. None means that the engine's own loop runs it."""
         return None
 
     def rounds(self, train_step: Any, assembly: Any) -> Any:
-        """Makes the object that runs a chunk's steps in rounds of local steps; returns None without rounds."""
+        """Makes the object that runs a chunk in rounds of local steps. None means that there are no rounds."""
         return None
 
     def settle(self, program: Any) -> None:
-        """Waits until all steps that `program`, a traced chunk, has scheduled are done; replicas needn't wait."""
+        """Waits until all steps that `program` (a traced chunk) has scheduled are done. Replicas needn't wait."""
 
     def figures(self, program: Any) -> dict[str, float]:
-        """Returns metrics, `{name: number}`, of the steps that `program` has scheduled since the last call."""
+        """Returns metrics `{name: number}` of the steps that `program` has scheduled since the last call."""
         return {}
 
     # Programs.
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Converts a tensor of the host to the form that a traced function takes; `taken` converts it back."""
+        """Converts a value of the host to an argument of a traced function. The function undoes this with `taken`."""
         return value
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Converts an argument made by `handed` back to `dtype`, in a traced function."""
+        """In a traced function, converts an argument made by `handed` back to a value of `dtype`."""
         return value
 
     def by_rows(self, value: Any, axis: int) -> Any:
-        """Shards a value over the devices along its rows axis, `axis`; replicas have their own rows already."""
+        """Shards a value over the devices along its rows axis, `axis`. Replicas have only their own rows already."""
         return value
 
     def around_loop(self) -> AbstractContextManager[Any]:
@@ -149,17 +149,17 @@ class Backend:
         return contextlib.nullcontext()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns a callable for the concrete `function`; the first call completes the `ledger`."""
+        """Returns a callable for the concrete `function`. Its first call completes the `ledger`."""
         return function
 
     # Processes.
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a function that raises a `DriftError` if devices that should hold equal `variables` don't."""
+        """Returns a function that raises a `DriftError` if copies of `variables` differ between devices."""
         return replica_drift_check(self.strategy, variables)
 
     def make_process_sum(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns a function that sums a value over the replicas; each replica contributes the value of its process."""
+        """Returns a function that sums one value per replica. Each replica contributes the value of its process."""
         exchange = Exchange(self.strategy)
         return tf.function(
             lambda x: exchange.reduce(exchange.run(tf.identity, x), phase="agreement", what="what workers know"),

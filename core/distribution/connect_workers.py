@@ -21,7 +21,7 @@ CONNECTING_SECONDS = 30.0  # takes less than one second if all workers are alive
 
 
 def bound_connecting(workers: int, *, seconds: float) -> None:
-    """Makes the constructor of the next strategy raise an error if not all `workers` connect within `seconds`."""
+    """Limits the next constructor of a strategy: it raises an error unless all `workers` connect within `seconds`."""
     config = config_pb2.ConfigProto().experimental.coordination_config
     config.coordinated_job_list.add(name="worker", num_tasks=workers)
     # By default the strategy configures the same, without a limit.
@@ -38,7 +38,7 @@ def bound_connecting(workers: int, *, seconds: float) -> None:
 def connected(make: Callable[[Cluster], T], *, meeting: float, peer: float) -> T:
     """Waits at most `meeting` seconds for all workers, then returns `make(cluster)`.
 
-    From then on, a worker that is silent for `peer` seconds counts as lost, and the run ends.
+    Afterwards, a worker that is silent for `peer` seconds counts as lost, and the run ends.
     """
     membership = join(deadline=meeting)
     # No `timeout_seconds` for collectives: TensorFlow starts a thread per collective that sleeps so long. The

@@ -21,7 +21,7 @@ _BLOCK = 1 << 20  # values
 
 
 def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-    """Returns a function that raises a `DriftError`, with the variables and replicas that differ, if any do."""
+    """Returns a function that compares the replicas, and raises a `DriftError` that names differing variables."""
     exchange = Exchange(strategy)
     if not exchange.networked:  # a one-device variable has no copies in a single process
         variables = {path: v for path, v in variables.items() if len(strategy.experimental_local_results(v)) > 1}
@@ -45,7 +45,7 @@ def replica_drift_check(strategy: tf.distribute.Strategy, variables: Mapping[str
 
 
 def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
-    """Returns an int64 vector with the fingerprint of each value that `reads` return, computed one by one."""
+    """Calls the functions in `reads` one by one; returns the fingerprints of their values as an int64 vector."""
     own: list[tf.Tensor] = []
     for read in reads:
         with tf.control_dependencies(own[-1:]):
@@ -54,7 +54,7 @@ def fingerprints_of(reads: Iterable[Callable[[], Any]]) -> tf.Tensor:
 
 
 def refuse_drift(differs: npt.NDArray[np.bool_], what: str, expected: str, paths: Sequence[str]) -> None:
-    """Raises a `DriftError` if any entry of `differs`, a table of replicas (or devices) by variables, is true."""
+    """Raises a `DriftError` if the table `differs` has a true entry. Its rows are replicas or devices."""
     if not np.any(differs):
         return
     drifted = np.array(paths)[differs.any(axis=0)]
@@ -68,7 +68,7 @@ def refuse_drift(differs: npt.NDArray[np.bool_], what: str, expected: str, paths
 
 
 def fingerprint(value: tf.Tensor) -> tf.Tensor:
-    """Returns one int64 that depends on all bits of a tensor and their positions."""
+    """Returns one int64 that depends on each bit of a tensor and on the position of the bit."""
     flat = tf.reshape(tf.cast(value, tf.int8) if value.dtype == tf.bool else value, [-1])
     blocks, rest = divmod(flat.shape.num_elements(), _BLOCK)
 

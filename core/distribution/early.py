@@ -1,4 +1,4 @@
-"""Finds variables and tensors that Python modules made at import, which start TensorFlow too early for a strategy."""
+"""Finds variables and tensors that modules made at import. They start TensorFlow too early for some strategies."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ _OTHERS = {"tensorflow", "keras", "tf_keras", "tensorboard", "core", "__mp_main_
 
 
 def made_too_early() -> str:
-    """Returns a sentence that names a variable or tensor made at a module's import, or else general advice."""
+    """Returns a sentence that names a variable or tensor made at import. If none is found, it gives general advice."""
     for name, module in sorted(sys.modules.items(), key=lambda item: item[0]):
         if name.partition(".")[0] in _OTHERS or module is None:
             continue

@@ -1,6 +1,6 @@
-"""`Exchange`: all communication between replicas, logged in the ledger.
+"""`Exchange`: all communication between replicas. Each collective is logged in the ledger.
 
-The engine's values are `[microbatches, rows, ...]`, sharded over the replicas by rows.
+Values are `[microbatches, rows, ...]`, and their rows are sharded over the replicas.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 def replica_here() -> int | None:
-    """Returns the number of the replica being traced; None outside replicas, or if one trace serves all (TPUs)."""
+    """Returns the number of the replica being traced. None means outside of replicas, or one trace for all (TPUs)."""
     context = tf.distribute.get_replica_context()
     number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
     return None if number is None else int(number)
 
 
 class Exchange:
-    """Communication between replicas that each hold all variables; subclasses serve other strategies."""
+    """Communication between replicas that each hold all variables. Subclasses serve other strategies."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         self.strategy = strategy
@@ -41,15 +41,15 @@ class Exchange:
             )
 
     def begin(self, step: tf.Tensor) -> None:
-        """Clears the ledger of an earlier trace; call it before `step` is traced."""
+        """Clears the ledger. Call it before `step` is traced."""
         self.ledger.clear()
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica. Each replica gets its own part of per-replica values in `args`."""
+        """Calls `fn` on every replica. Each replica gets its own part of the per-replica values in `args`."""
         return self.strategy.run(fn, args=args)
 
     def refresh(self) -> None:
-        """Makes the next phase read the current weights; here replicas hold them already."""
+        """Makes the next phase read the current weights. Replicas hold these already, so this does nothing."""
 
     def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
         """Calls `write(*values)` on each device that stores `parameters`; returns the first device's result.
@@ -60,11 +60,11 @@ class Exchange:
         return self.first(self.run(write, *values))
 
     def first(self, values: Any) -> Any:
-        """Returns, for each per-replica value in the nest `values`, the part of this process's first replica."""
+        """Replaces each per-replica value in the nest `values` by the part of this process's first replica."""
         return tf.nest.map_structure(lambda x: self.strategy.experimental_local_results(x)[0], values)
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
-        """Sums a nest over the replicas, in replica context. Differentiable: the gradient of a sum is a sum."""
+        """Sums each tensor in the nest `values` over the replicas, in replica context. The gradient is a sum too."""
         if self.replicas == 1:
             return values
         flat = tf.nest.flatten(values)
@@ -73,7 +73,7 @@ class Exchange:
         return tf.nest.pack_sequence_as(values, messages.unpack(summed))
 
     def reduce(self, values: Any, *, phase: str, what: str) -> Any:
-        """Sums a nest of per-replica values over the replicas, in cross-replica context; returns one copy of each."""
+        """Sums each per-replica value in the nest `values`, in cross-replica context; returns one copy of each sum."""
         if self.replicas == 1:
             return self.first(values)
         flat = tf.nest.flatten(values)
@@ -98,7 +98,7 @@ class Exchange:
         return tf.ensure_shape(whole, [part.shape[0], part.shape[1] * self.replicas, *part.shape[2:]])
 
     def split(self, value: tf.Tensor, phase: str) -> Any:
-        """Scatters a value [microbatches, rows, ...] from one device over the replicas: each gets only its own rows."""
+        """Scatters a value [microbatches, rows, ...] from one device: each replica gets only its own rows."""
         rows = value.shape[1] // self.replicas
         size = value.dtype.size * value.shape.num_elements() // self.replicas
         self.ledger.add(Collective(phase, VALUES, value.dtype.name, size))
@@ -110,7 +110,7 @@ class Exchange:
         return self.strategy.experimental_distribute_values_from_function(part)
 
     def note_broadcast(self, values: Any, phase: str) -> None:
-        """Logs in the ledger that `values` are sent from one device to every replica."""
+        """Logs that `values` are sent from one device to every replica. It sends nothing."""
         if self.replicas > 1:
             flat = tf.nest.flatten(values)
             size = sum(x.dtype.size * x.shape.num_elements() for x in flat)
@@ -151,7 +151,7 @@ class Exchange:
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
     def _carrier(self, dtype: tf.DType, phase: str) -> tf.DType:
-        """Returns the dtype in which values of `dtype` are sent; between processes, TensorFlow supports few dtypes."""
+        """Returns the dtype in which to send values of `dtype`. Between processes, TensorFlow supports few dtypes."""
         if not self.networked or dtype in _SENT:
             return dtype
         if dtype == tf.bool or (dtype.is_integer and dtype.size < 4):
@@ -165,7 +165,7 @@ class Exchange:
 
 
 class Messages:
-    """Packs values for sending: joins small values of one dtype to one message, and sends large ones uncopied."""
+    """Packs values for sending: joins small values of one dtype to one message. Large values are sent uncopied."""
 
     def __init__(self, flat: Sequence[Any], *, large: int = _LARGE):
         self.shapes = [x.shape for x in flat]

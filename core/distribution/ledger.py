@@ -1,4 +1,4 @@
-"""The collective log (ledger): phase, content and size of each of a step's collectives, known after tracing.
+"""The collective log (ledger): phase, content and size of each collective of a step, known after tracing.
 
 >>> ledger = Ledger()
 >>> ledger.add(Collective("net", "gradients", "float32", 4000, replica=0))
@@ -14,7 +14,7 @@ VARIABLES = "variables"
 
 
 class Collective(NamedTuple):
-    """One collective, as one of the replicas logs it."""
+    """One collective, as the replica `replica` logs it."""
 
     phase: str
     what: str  # "gradients" or "variables" with what is sent along, "statistics", "rows" of all, "values" moved
@@ -25,7 +25,7 @@ class Collective(NamedTuple):
 
 
 class Ledger:
-    """The collectives of one traced step, in order of tracing."""
+    """The log of all collectives of one traced step, in the order of tracing."""
 
     def __init__(self) -> None:
         self._entries: list[Collective] = []
@@ -45,5 +45,5 @@ class Ledger:
         return [entry for entry in self._entries if entry.replica in (None, first)]
 
     def of(self, phase: str, what: str | None = None) -> list[Collective]:
-        """Returns the collectives of `phase`, all or only those of kind `what`, such as "gradients"."""
+        """Returns the collectives of `phase`. `what` selects one kind, such as "gradients"."""
         return [entry for entry in self.collectives if entry.phase == phase and what in (None, entry.what)]

@@ -1,4 +1,4 @@
-"""A test sum of known values over the replicas before training: wrong sums would make training meaningless."""
+"""Tests the sum over replicas before training, with known values. With wrong sums, training would be meaningless."""
 
 import threading
 
@@ -9,7 +9,7 @@ from core.errors import ConfigurationError, PeerLostError
 
 
 def check_exchange(strategy: tf.distribute.Strategy, *, deadline: float = 120.0) -> None:
-    """Sums known values over the replicas; raises an error if the sum is wrong or takes over `deadline` seconds."""
+    """Sums known values over the replicas. Raises an error for a wrong sum, or after `deadline` seconds."""
     exchange = Exchange(strategy)
     n = exchange.replicas
     outcome: list[tf.Tensor | Exception] = []

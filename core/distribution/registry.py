@@ -18,7 +18,8 @@ _PLANS: dict[type, Callable[[Any], Any]] = {}
 def register(strategy: type, *, plan: type | None = None) -> Callable[[B], B]:
     """Registers a class of `Backend` for the type `strategy` and its subclasses.
 
-    If an experiment has an object of type `plan` in place of a strategy, `made_strategy` calls `strategy` with it.
+    An experiment may have an object of type `plan` in place of a strategy. `made_strategy` then calls `strategy` with
+    this plan to make the strategy.
     """
 
     def registered(backend: B) -> B:
@@ -38,18 +39,18 @@ def backend_of(strategy: Any) -> Backend:
 
 
 def is_strategy(value: object) -> bool:
-    """Says whether `value` is a strategy with a backend, or a plan that makes such a strategy."""
+    """Says whether `value` is a strategy with a backend, or a plan from which such a strategy is made."""
     return bool(_registered(_BACKENDS, value) or _registered(_PLANS, value))
 
 
 def made_strategy(value: Any) -> Any:
-    """Returns `value` itself if it is a strategy; if it is a plan, the strategy made from it."""
+    """Returns the strategy made from `value` if it is a plan. A strategy is returned unchanged."""
     make = _registered(_PLANS, value)
     return make(value) if make else value
 
 
 def exchange_of(strategy: Any, *, reduce_in: tf.DType | None = None) -> Exchange:
-    """Makes the exchange of a strategy; the name will be removed in version 0.4."""
+    """Makes the exchange of a strategy. Version 0.4 removes this name."""
     say = "`exchange_of(strategy)` is `backend_of(strategy).exchange()` now: call that, for 0.4 has no other."
     warnings.warn(say, FutureWarning, stacklevel=2)
     return backend_of(strategy).exchange(reduce_in=reduce_in)

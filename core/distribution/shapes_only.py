@@ -38,9 +38,9 @@ def asked_for_shapes() -> bool:
 
 
 def made(make: Callable[[], T], scope: Callable[[], AbstractContextManager[Any]]) -> T:
-    """Returns the result of `make()`, called within `scope()`.
+    """Calls `make()` within `scope()`, and returns its result.
 
-    In `shapes_only`, the variables that `make` creates have no values, unless `make` needs values.
+    In `shapes_only`, the variables that `make` creates have no values. If `make` needs values, they have them.
     """
 
     def in_scope() -> T:
@@ -65,5 +65,5 @@ def _without_value(_: Any, **kwargs: Any) -> tf.Variable:
 
 
 def _keeps_tensors(made: object) -> bool:
-    """Says whether the module `made` holds a symbolic tensor of its own graph, which no other graph can read."""
+    """Says whether the module `made` holds a symbolic tensor of its own graph: no other graph can read it."""
     return isinstance(made, tf.Module) and bool([*made._flatten(predicate=tf.is_symbolic_tensor)])

@@ -1,7 +1,7 @@
-"""Implements `all_rows` and `own_rows` of a step function on several replicas.
+"""Implements `all_rows` and `own_rows`, with which a step function reads the rows of all replicas.
 
-To gather rows, each replica places its rows among zeros, and the results are summed. So the gradient is a sum too, from
-which each replica takes its own rows. If replicas have different numbers of rows, a mask removes the padding.
+To gather rows, each replica places its rows among zeros, and the results are summed. The gradient is a sum too, and
+each replica takes its own rows of it. If replicas have different numbers of rows, a mask removes the padding.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ _SUMMED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 class EqualRows:
-    """Gathers rows of a batch with `rows` on each replica, as in training; call its methods in replica context.
+    """Gathers the rows of replicas that each have `rows` rows, as in training. Call its methods in replica context.
 
-    The `rows` may consist of several `runs`, one for each of the trainer's microbatches. The gathered batch has the
-    first runs of all replicas, then the second runs.
+    `rows` may consist of several `runs`, one per microbatch of the trainer. The gathered batch has the first runs of
+    all replicas, then the second runs.
     """
 
     def __init__(self, exchange: Exchange, phase: str, rows: int, runs: int = 1):
@@ -45,7 +45,7 @@ class EqualRows:
 
 
 class UnlikeRows:
-    """Gathers rows of a batch whose replicas have different numbers of `rows`, from 0 to `most`, as in evaluation."""
+    """Gathers the rows of replicas that have different numbers of `rows`, from 0 to `most`, as in evaluation."""
 
     def __init__(self, exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int):
         self.exchange, self.phase, self.rows, self.most = exchange, phase, rows, most
@@ -72,7 +72,7 @@ class UnlikeRows:
 
 @contextlib.contextmanager
 def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator[None]:
-    """In its `with` block, on each replica, a step function may use the rows of all replicas."""
+    """Lets a step function use the rows of all replicas, in its `with` block on each replica."""
     if exchange.replicas == 1:
         yield
         return
@@ -83,7 +83,7 @@ def mixing(exchange: Exchange, phase: str, rows: int, runs: int = 1) -> Iterator
 
 @contextlib.contextmanager
 def mixing_unlike(exchange: Exchange, phase: str, rows: tf.Tensor, *, most: int) -> Iterator[None]:
-    """Does the same as `mixing` for replicas with different numbers of `rows`, from 0 to `most`."""
+    """Does the same as `mixing`, for replicas with different numbers of `rows`, from 0 to `most`."""
     shared = UnlikeRows(exchange, phase, rows, most=most)
     with summing_over_replicas(exchange.sum_statistics(phase)), sharing_rows(shared):
         yield

@@ -12,7 +12,7 @@ from core.distribution.exchange import Exchange
 
 
 class SilentExchange(Exchange):
-    """Communicates only in the phases named in `heard`; in others, each replica uses its own part as the result."""
+    """Communicates only in the phases named in `heard`. In other phases, a replica's own part counts as the result."""
 
     def __init__(
         self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None, heard: Collection[str] = ()
@@ -52,6 +52,6 @@ class SilentExchange(Exchange):
         return values
 
     def _make(self, *values: tf.Tensor) -> None:
-        """Makes a replica compute `values` that nothing reads: TensorFlow would prune their whole computation."""
+        """Makes a replica compute `values` that nothing reads. Otherwise TensorFlow would prune their computation."""
         ends = [tf.cast(tf.reshape(x, [-1])[:1], tf.float32) for x in values]
         self._sink.assign(tf.reduce_sum(tf.concat(ends, 0)))

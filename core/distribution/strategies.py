@@ -16,7 +16,7 @@ from core.errors import ConfigurationError, PeerLostError
 
 @gin.configurable
 def one_device(device: str | None = None) -> tf.distribute.Strategy:
-    """Trains on one device: `device` (`"CPU:0"`, `"GPU:1"`), by default the first GPU, or the CPU without GPUs."""
+    """Trains on one `device`, such as `"CPU:0"` or `"GPU:1"`. The default is the first GPU, or the CPU."""
     available = _devices()
     if device is None:
         device = next((name for name in available if name.startswith("GPU")), "CPU:0")
@@ -32,8 +32,8 @@ def one_device(device: str | None = None) -> tf.distribute.Strategy:
 def mirrored(replicas: int | None = None, devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
     """Trains with data parallelism on replicas of this machine (MirroredStrategy).
 
-    The replicas run on `devices`, or on the first `replicas` GPUs (by default all). On a machine without GPUs, they run
-    on virtual CPU devices (by default two), which share the cores, for rehearsal.
+    The replicas run on `devices`, or on the first `replicas` GPUs (by default all). A machine without GPUs uses virtual
+    CPU devices (by default two) for rehearsal. They share the cores.
     """
     chosen = _chosen(replicas, devices)
     if not chosen[0].startswith("GPU"):
@@ -58,7 +58,7 @@ def why_not(said: str) -> str:
 
 
 def copying_between(gpus: int) -> tf.distribute.CrossDeviceOps:
-    """Returns TensorFlow's operations for sums between GPUs without NCCL."""
+    """Returns TensorFlow's operations for sums between GPUs. They copy values, without NCCL."""
     if gpus % 2 == 0:
         # No packs: TensorFlow would put all types into one. `Exchange` has already packed small values.
         return tf.distribute.HierarchicalCopyAllReduce(num_packs=0)
@@ -93,7 +93,7 @@ def _multi_worker(cluster: Cluster) -> tf.distribute.Strategy:
 
 @gin.configurable
 def tpu(address: str = "") -> tf.distribute.Strategy:
-    """Trains on the TPU at `address` (a name, or `grpc://...`; empty for this machine's own). Unverified."""
+    """Trains on the TPU at `address`: a name, `grpc://...`, or empty for this machine's own. Unverified."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         tf.config.experimental_connect_to_cluster(resolver)

@@ -1,9 +1,9 @@
 """The accumulation loop (`Sweep`): runs one phase's function on each microbatch, and computes gradients.
 
-Between phases, values are `[microbatches, rows, ...]`; a step function gets `[rows, ...]`. The loop sums *additive*
-results (gradients, metrics, statistics), and stacks *row* results (outputs, gradients of inputs). A loss without
-weights is divided by the number of examples before differentiation. For a loss with weights, gradients are divided by
-the total weight after their reduction over replicas. So results are exact however a batch is split.
+Values between phases are `[microbatches, rows, ...]`. A step function gets `[rows, ...]`. The loop sums *additive*
+results (gradients, metrics, statistics). It stacks *row* results (outputs, gradients of inputs). A loss without weights
+is divided by the number of examples before differentiation. With weights, the gradients are divided by the total weight
+after their reduction over replicas. So results are exact however a batch is split.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 class Asked(NamedTuple):
     """The requested gradients: of `variables`, summed over rows, or of `inputs`, one for each row.
 
-    With `cotangents`, the outputs of a `Compute` are differentiated instead of a loss (a vector-Jacobian product).
+    With `cotangents`, a vector-Jacobian product is computed: the outputs of a `Compute` are differentiated, not a loss.
     """
 
     by: str = ""  # the update that requests them
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Accumulated:
-    """Results of one update, accumulated over all microbatches of its batch."""
+    """The results of one update, accumulated over all microbatches of its batch."""
 
     additive: Additive
     divided: bool  # whether the gradients are the mean's already: without weights, the divisor is known before
@@ -80,7 +80,7 @@ class Accumulated:
         return self.additive.sums
 
     def mean_gradients(self) -> Mapping[str, Any]:
-        """Returns the gradients of the weighted mean loss; zeros if the total weight is 0."""
+        """Returns the gradients of the weighted mean loss. With a total weight of 0, they are zeros."""
         gradients = self.gradients
         if self.factor is not None:
             # Gradients of float16 parameters, too: divided in float16, they would underflow.
@@ -110,7 +110,7 @@ class Sweep:
         return self.exchange.replicas if self.exchange else 1
 
     def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Processes the microbatches in a loop on one replica; `rng` is at the first row of the first microbatch."""
+        """Loops over the microbatches on one replica. `rng` is at the first row of the first microbatch."""
         with casting_once(self.casts, made_casts(self.casts)):
             return self._all(values, rng, asked)
 
@@ -144,7 +144,7 @@ class Sweep:
     def around(
         self, run: Callable[..., Any], values: Any, index: Any, rng_at: Callable[[Any], Rng], asked: Asked
     ) -> tuple[Additive, Rows]:
-        """Runs each microbatch on all replicas at once through `run`: a replica's loop can't contain collectives."""
+        """Runs each microbatch on all replicas at once with `run`: a replica's own loop can't contain collectives."""
 
         def start() -> Any:
             specs = self._made(asked).items()
@@ -174,7 +174,7 @@ class Sweep:
         return tf.while_loop(lambda m, _: m < most, body, start, parallel_iterations=1, maximum_iterations=most)[1]
 
     def _taken(self, values: Batch, m: tf.Tensor, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Processes microbatch `m`, as an XLA program if `compiled`."""
+        """Processes microbatch `m`. If `compiled`, an XLA program does it."""
         if not self.compiled:
             return self._one(values, m, rng, asked)
         one = tf.function(lambda values, m: self._one(values, m, rng, asked), autograph=False, jit_compile=True)
@@ -214,7 +214,7 @@ class Sweep:
         return added._replace(gradients=sent), Rows(outputs, inputs)
 
     def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:
-        """Returns three parts of the `Loss` `made`: the sum to differentiate, the sums to accumulate, the outputs."""
+        """Splits the `Loss` `made` into the sum to differentiate, the sums to accumulate, and the outputs."""
         assert self.loss
         result: Loss = checked(made, self.name, self.rows)
         objective, sums = weighted_sums(result)
@@ -228,7 +228,7 @@ class Sweep:
         return objective, Additive({}, sums, widened(dict(layers.sums))), dict(result.outputs)
 
     def _sent(self, gradient: Any, variable: tf.Variable) -> Any:
-        """Keeps a gradient as `IndexedSlices` only if all replicas together touch fewer rows than `variable` has."""
+        """Makes a sparse gradient dense if all replicas together touch at least as many rows as `variable` has."""
         if isinstance(gradient, tf.IndexedSlices) and self.sparse and self.replicas > 1:
             touched = gradient.indices.shape.num_elements()
             if touched and touched * self.microbatches * self.replicas < variable.shape[0]:
@@ -239,7 +239,7 @@ class Sweep:
         return dict(self.outputs) if asked.cotangents is None else {}
 
     def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
-        """Returns sums of zeros. Gradients of the paths in `slices` are left out: they are stacked, not summed."""
+        """Returns sums of zeros, without the gradients of the paths in `slices`, which are stacked, not summed."""
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})
@@ -277,9 +277,9 @@ def accumulate_gradients(
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
-    The loss computes in `precision`, a dtype or a phase's casts. In float16 give a `loss_scale`, by which
-    `Accumulated.mean_gradients` divides. `rng` is at the first row of the first microbatch. Replicas that share a
-    batch each call this with an `exchange`. On several replicas, a loss that mixes rows needs a single microbatch: a
+    The loss computes in `precision`: a dtype, or a phase's casts. Float16 needs a `loss_scale`, by which
+    `Accumulated.mean_gradients` divides. `rng` is at the first row of the first microbatch. If several replicas share a
+    batch, each calls this with an `exchange`. A loss that mixes rows then needs a single microbatch, because a
     replica's loop can't contain collectives.
     """
     microbatches, rows = shape_of(values)
@@ -327,7 +327,7 @@ def _times(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:
 
 
 def _apart(added: Additive, rows: Rows, paths: Collection[str]) -> tuple[Additive, Rows]:
-    """Moves the gradients named by `paths` from `added` to `rows.slices`, as pairs of values and indices."""
+    """Moves the gradients at `paths` from `added` to `rows.slices`, as pairs (values, indices)."""
     gradients = {path: x for path, x in added.gradients.items() if path not in paths}
     sparse = {path: added.gradients[path] for path in paths}
     slices = {path: (x.values, tf.cast(tf.reshape(x.indices, [-1]), tf.int64)) for path, x in sparse.items()}

@@ -1,4 +1,4 @@
-"""The end of an update, in replica context: reduces gradients over replicas, applies them, updates averages."""
+"""The end of an update, in replica context: reduces the gradients, applies them, and updates averages."""
 
 import dataclasses
 from typing import Any
@@ -42,11 +42,10 @@ def write_update(
     loss_scale: LossScale | None = None,
     parts: int = 1,
 ) -> tuple[tf.Tensor, Sums]:
-    """Applies the `reduced` gradients if the loss is finite and, with a `limit`, the gradient norm is below `limit`.
+    """Applies the `reduced` gradients if the step is good: a finite loss, and a gradient norm below `limit` if given.
 
-    `parts` is the number of microbatches on all replicas, for the gradient noise scale.
-
-    With a `loss_scale`, gradients that overflow aren't applied either. They lower the scale; the step isn't bad.
+    With a `loss_scale`, gradients that overflow aren't applied. They lower the scale, and the step still counts as
+    good. `parts` is the number of microbatches on all replicas, for the gradient noise scale.
 
     Returns a boolean tensor, false if the step is bad, and the summed metrics with the gradient norm.
     """
@@ -88,7 +87,7 @@ def write_update(
 
 
 def commit_untrained(phase: Update, reduced: Accumulated, apply_if: tf.Tensor) -> None:
-    """Updates moving averages and derived state if `apply_if`, only in the modules that `phase` trains."""
+    """Updates moving averages and derived state of the modules that `phase` trains, if `apply_if` is true."""
     modules = [phase.trains] if isinstance(phase.trains, tf.Module) else list(phase.trains)
     values = reduced.layers.averages(reduced.additive.statistics)
     for module in modules:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
-    """A task with its phases, optimizers, strategy and variables, as a training step needs them."""
+    """A task with its phases, optimizers, strategy and variables: the input of a training step."""
 
     task: Task
     phases: Sequence[Phase]  # with their final placements
@@ -46,7 +46,7 @@ class Assembly:
         return {path.removeprefix("task/"): v for path, v in self.variables.items() if path.startswith("task/")}
 
     def made_with(self, update: str, make: Callable[[], T]) -> T:
-        """Returns the result of `make()`, with its variables on the devices of those that `update` trains."""
+        """Calls `make()` so that its variables are on the devices of the variables that `update` trains."""
         if any(id(variable) in self.one_device_ids for variable in self.optimizers[update].parameters.values()):
             return made(make, lambda: tf.device(_device(self.strategy)))
         return self.backend.make_whole(make)
@@ -61,8 +61,8 @@ def assemble(
 ) -> Assembly:
     """Makes a task and its optimizers in the strategy's scope, and checks placements and trained variables.
 
-    `placements` replaces the placements of the phases that it names. `one_device` names networks that stay on one
-    device, in addition to `Task.one_device`.
+    `placements` `{phase: placement}` replaces the placements of these phases. `one_device` names networks that stay on
+    one device, in addition to `Task.one_device`.
     """
     task = assemble_task(make_task, strategy, placements=placements, one_device=one_device)
     phases = placed_phases(checked_phases(task), placements)
@@ -108,7 +108,7 @@ def assemble_task(
 def _optimizer(
     phase: Update, task: Task, strategy: tf.distribute.Strategy, one_device_ids: Collection[int]
 ) -> Optimizer:
-    """Makes the optimizer of `phase`, with slots on the same devices as the variables that `phase` trains."""
+    """Makes the optimizer of `phase`. Its slots are on the devices of the variables that `phase` trains."""
     variables = phase.variables()
     make = functools.partial(Optimizer, phase.optimizer, variables, statistics=phase.statistics())
     apart = [path for path, variable in variables.items() if id(variable) in one_device_ids]

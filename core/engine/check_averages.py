@@ -13,9 +13,9 @@ from core.task import Update
 def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], *, apart: bool) -> None:
     """Raises an error if no update moves a layer's averages, or a layer normalises over one replica's rows only.
 
-    A layer may use one replica's rows if replicas take steps `apart` (local steps). Several phases may normalise
-    through one layer. Only the update that trains the layer moves its averages, through the `Statistics` that the
-    update's loss returns. A `Compute` with `state` moves the averages whose next values it returns.
+    If replicas take steps `apart` (local steps), a layer may use one replica's rows. Several phases may normalise with
+    one layer. Only the update that trains the layer moves its averages, with the `Statistics` that its loss returns. A
+    `Compute` with `state` moves the averages whose next values it returns.
     """
     paths = {variable.ref(): path.removeprefix("task/") for path, variable in variables.items()}
     moved = {reference for plan in plans for reference in _moved_by(plan)}
@@ -40,7 +40,7 @@ def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], 
 
 
 def _moved_by(plan: Plan) -> set[object]:
-    """Returns `Variable.ref()` of each average that `plan` moves, in a `Compute`'s history or in trained layers."""
+    """Returns `Variable.ref()` of each average that `plan` moves: in a `Compute`'s history, or in trained layers."""
     if not isinstance(plan.phase, Update) or plan.loss is None:
         return set(plan.access.keeps)
     trains = plan.phase.trains

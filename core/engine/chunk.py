@@ -1,7 +1,7 @@
 """Chunks: one call from Python runs many steps in one traced function.
 
-The batches of a chunk arrive stacked, `[chunk_steps, microbatches, rows, ...]`, so no step has to fetch data. Each
-chunk begins at a multiple of `chunk_steps`. A run that starts or stops within a chunk runs only part of that chunk.
+A chunk's batches arrive stacked, `[chunk_steps, microbatches, rows, ...]`, so no step has to fetch data. Each chunk
+begins at a multiple of `chunk_steps`. If a run starts or stops within a chunk, only part of the chunk runs.
 """
 
 import functools
@@ -24,10 +24,11 @@ TakeSteps = Callable[[Batch, tf.Tensor, tf.Tensor, tf.Tensor, Taken], Taken]
 def make_chunk(
     train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress, take: TakeSteps | None = None
 ) -> Any:
-    """Returns `chunk(stacked, place)`, with `place` = `[first, begin, end]`: the chunk's first step, and those to run.
+    """Returns `chunk(stacked, place)`, where `place` is `[first, begin, end]`.
 
-    Callers convert `place` with `Backend.handed`. `take` runs the steps, by default one by one. A step that isn't
-    finite ends its chunk, and later chunks do nothing, so the host needn't wait for the outcome of each chunk.
+    `first` is the first step of the chunk. The steps from `begin` up to `end` are run. Callers convert `place` with
+    `Backend.handed`. `take` runs the steps, by default one by one. A step that isn't finite ends its chunk. Later
+    chunks then do nothing, so the host needn't wait for each chunk's outcome.
     """
     backend = train_step.backend
     if (own := backend.chunk(train_step, stacked_spec, progress)) is not None:
@@ -50,7 +51,7 @@ def make_chunk(
 
 
 def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
-    """Returns batch `i` of a chunk's `stacked` batches; each replica gets its own rows."""
+    """Returns batch `i` of the `stacked` batches of a chunk. Each replica gets its own rows."""
     batch: Batch = exchange.run(lambda batch, i: {key: tf.gather(x, i) for key, x in batch.items()}, stacked, i)
     return batch
 
@@ -58,7 +59,7 @@ def batch_at(exchange: Exchange, stacked: Batch, i: tf.Tensor) -> Batch:
 def take_steps(
     train_step: TrainStep, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken
 ) -> Taken:
-    """Runs the steps of a chunk from `begin` up to `end` in order; stops after a step that isn't finite."""
+    """Runs the steps of a chunk from `begin` up to `end`. A step that isn't finite is the last one."""
     exchange = train_step.exchange
 
     # The loop counts indices in the chunk, not steps: if an index were computed from `first`, XLA would treat `first`

@@ -1,4 +1,4 @@
-"""Finds the batch features and variables that each output of a traced step function depends on."""
+"""Finds the batch features and variables on which each output of a traced step function depends."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from core.graphs import ancestors, captured
 
 
 class Ancestry(NamedTuple):
-    """The batch features and trainable variables that one output depends on."""
+    """The batch features and trainable variables on which one output depends."""
 
     reads: frozenset[str]
     variables: tuple[tf.Variable, ...]  # the trainable ones
@@ -18,7 +18,7 @@ class Ancestry(NamedTuple):
 def ancestries(
     function: Any, outputs: Mapping[str, tf.Tensor], keys: Iterable[str], variables: Iterable[tf.Variable]
 ) -> dict[str, Ancestry]:
-    """Returns `{output: Ancestry}` for a concrete `function`, whose first inputs are the features named `keys`."""
+    """Returns `{output: Ancestry}` of a concrete `function`. `keys` names the features that are its first inputs."""
     features = {tensor.op.name: key for key, tensor in zip(keys, function.inputs, strict=False)}
     inner = captured(function.graph)
     read = {inner[id(x.handle)].op.name: x for x in variables if id(x.handle) in inner}

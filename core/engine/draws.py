@@ -15,7 +15,7 @@ _MOST = 8  # draws of one `Rng` that are compared: a loop may make thousands
 
 
 def draws_twice(drawn: Drawn, who: str, tracer: str) -> Iterator[str]:
-    """Yields a warning for draws with the same seed, whose numbers are equal instead of independent.
+    """Yields a warning for each group of draws with one seed: their numbers are equal instead of independent.
 
     `tracer` is the path of the file that calls the step function. Draws in exclusive branches don't count.
     """
@@ -39,7 +39,7 @@ def draws_twice(drawn: Drawn, who: str, tracer: str) -> Iterator[str]:
 
 
 def folds_for_nothing(drawn: Drawn, who: str) -> Iterator[str]:
-    """Yields a warning for each source line that calls `Rng.fold` and never uses the returned `Rng`."""
+    """Yields a warning for each source line that calls `Rng.fold` but never uses the returned `Rng`."""
     used = {id(seed) for seed, *_ in (*drawn.draws, *drawn.folds)}
     for _, _, seed in drawn.folds:
         if id(seed) in used or seed.consumers():
@@ -53,12 +53,12 @@ def folds_for_nothing(drawn: Drawn, who: str) -> Iterator[str]:
 
 
 def _known(data: Any) -> Hashable:
-    """Returns a hashable key for the argument of a fold: strings and integers by value, others by identity."""
+    """Returns a hashable key of a fold's argument: strings and integers by value, other objects by identity."""
     return (type(data), data) if isinstance(data, str | int) else id(data)
 
 
 def _both_run(one: Any, other: Any) -> bool:
-    """Says whether both operations can run in one call: one's graph is, or contains, the other's."""
+    """Says whether one call can run both operations: their graphs are equal, or one contains the other."""
     return _within(one.graph, other.graph) or _within(other.graph, one.graph)
 
 
@@ -69,7 +69,7 @@ def _within(graph: Any, outer: Any) -> bool:
 
 
 def _places(one: Any, other: Any, tracer: str) -> str:
-    """Returns, as text, the source lines at which the call stacks of two operations diverge."""
+    """Returns the source lines, as text, where the call stacks of two operations diverge."""
     ways = [list(itertools.takewhile(lambda f: f.filename != tracer, frames(op)))[::-1] for op in (one, other)]
     last = None
     for a, b in zip(*ways, strict=False):
@@ -83,7 +83,7 @@ def _places(one: Any, other: Any, tracer: str) -> str:
 
 
 def _is_dropped(filename: str, lineno: int) -> bool:
-    """Says whether a source line ignores the result of `fold`, or assigns the result to a name that is never read."""
+    """Says whether a source line ignores the result of `fold`, or assigns it to a name that is never read."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except SyntaxError:

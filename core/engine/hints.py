@@ -18,7 +18,7 @@ _MANY = 200  # values of a container that are inspected
 
 
 def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
-    """Yields a warning for each cross-entropy whose logits are the output of a softmax or sigmoid."""
+    """Yields a warning for each cross-entropy whose logits are already the output of a softmax or sigmoid."""
     told = set[str]()
     for op in operations:
         logits = op.inputs[0] if op.type in _CROSS_ENTROPIES else sigmoid_logits(op)
@@ -32,7 +32,7 @@ def squashed_twice(operations: list[Any], who: str) -> Iterator[str]:
 
 
 def detours(operations: list[Any], loss: tf.Tensor, meant: Set[tf.DType], who: str) -> Iterator[str]:
-    """Yields a warning if user code computes the `loss` in float16 or float64, unless the dtype is in `meant`."""
+    """Yields a warning if user code computes the `loss` in float16 or float64. Dtypes in `meant` are allowed."""
     needed = ancestors([loss.op])
     hanging, told = set[str](), set[tf.DType]()
     for op in operations:
@@ -51,7 +51,7 @@ def detours(operations: list[Any], loss: tf.Tensor, meant: Set[tf.DType], who: s
 
 
 def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = True) -> Iterator[str]:
-    """Yields a warning for each draw whose random numbers don't depend on `given`, the seed of the function's `rng`."""
+    """Yields a warning for each draw that doesn't depend on `given`, the seed of the function's `rng`."""
     parents = {id(seed): parent for parent, _, seed in drawn.folds}
 
     def first(seed: tf.Tensor) -> int:
@@ -69,14 +69,14 @@ def fixed_draws(drawn: Drawn, given: tf.Tensor, who: str, *, is_step: bool = Tru
 
 
 class Python:
-    """Python state before tracing: attributes of a function's `owner` object, and the state of random generators."""
+    """A record of Python state before tracing: attributes of the function's `owner`, and of random generators."""
 
     def __init__(self, owner: object | None):
         self._owner = owner
         self._before, self._draws = self._held(), _generators()
 
     def changed(self, who: str, *, is_step: bool = True) -> Iterator[str]:
-        """Yields a warning for each part of the state that tracing has changed: traced calls don't repeat changes."""
+        """Yields a warning for each state that tracing has changed: later calls of the trace don't change it."""
         each = "step" if is_step else "call"
         report = "Report figures in `Loss.metrics`, keep state in variables" if is_step else "Return it"
         count = "Use `rng.step` to count, and keep state in variables" if is_step else "Compute it from the arguments"
@@ -113,7 +113,7 @@ def owner(function: Callable[..., Any]) -> object | None:
 
 
 def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:
-    """Adds the numbers and the names of symbolic tensors in `value` to `found`, as `{"Task.count": 3}`."""
+    """Adds numbers and names of symbolic tensors in `value` to `found`, for example `{"Task.count": 3}`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         found[path] = value
         return

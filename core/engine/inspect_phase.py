@@ -1,6 +1,6 @@
 """Traces each step function once before the first step, to find what it reads and returns.
 
-Mistakes raise an error that names the phase: for example a scalar loss, unequal shapes, a variable made in the step.
+A mistake raises an error that names the phase, for example a scalar loss or a variable made in the step.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class Access(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LossSpec:
-    """Shapes and dtypes of the `Loss` that one phase returns."""
+    """The shapes and dtypes of the `Loss` that one phase returns."""
 
     sums: Any  # a nest of specs
     weighted: bool
@@ -105,9 +105,9 @@ def describe_loss(
 ) -> LossSpec:
     """Returns the structure of `loss(batch, rng)` for batches `[rows, ...]` of these specs, cast by `narrowing`.
 
-    `elsewhere` maps the keys of unavailable values to reasons, for errors. Without `mixes_rows`, `loss` may neither
-    gather the rows of the `replicas` that share a batch nor call a layer that sums over replicas. With `held`, paths
-    by variable id, `loss` may read only these variables, and have no side effects.
+    `elsewhere` maps the keys of unavailable values to reasons, for errors. Without `mixes_rows`, `loss` may not gather
+    rows of the other replicas, nor call a layer that sums over replicas. `replicas` share a batch. `held` is
+    `{id of a variable: path}`: `loss` may read only these variables, and have no side effects.
     """
     rows = next(iter(batch.values())).shape[0]
 
@@ -140,7 +140,7 @@ def describe_outputs(
     held: Mapping[int, str] | None = None,
     narrowing: Narrowing = AS_GIVEN,
 ) -> tuple[Specs, Access]:
-    """Returns the specs of the outputs of `fn(batch, rng)`, and its `Access`; for arguments see `describe_loss`."""
+    """Returns the specs of the outputs of `fn(batch, rng)`, and its `Access`. For arguments see `describe_loss`."""
     rows = next(iter(batch.values())).shape[0]
 
     keeps = set[Any]()
@@ -171,7 +171,7 @@ def microbatch_specs(values: Batch) -> Specs:
 
 
 def zeros(specs: Any) -> Any:
-    """Returns zeros in the structure of a nest of specs."""
+    """Returns zeros with the structure of the nest `specs`."""
     return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
 
 
@@ -259,7 +259,7 @@ def _trace(
 
 
 def _convolutions(function: Any) -> tuple[bool, bool]:
-    """Returns two booleans: whether a traced function or a callee has a convolution, and whether a loop has one."""
+    """Returns two booleans about a traced function and its callees: has a convolution, has a convolution in a loop."""
 
     def convolves(graph: Any) -> bool:
         return any(_CONVOLUTION.match(op.type) for each in graphs_of(graph) for op in each.get_operations())
@@ -269,7 +269,7 @@ def _convolutions(function: Any) -> tuple[bool, bool]:
 
 
 class _Mixing:
-    """Simulates other replicas with the same rows as this one, and records whether a function asks for their rows."""
+    """Simulates other replicas with the rows of this one, and records whether a function asks for their rows."""
 
     def __init__(self, replicas: int):
         self.replicas, self.mixes = replicas, False
@@ -296,7 +296,7 @@ _untraced: contextvars.ContextVar[bool] = contextvars.ContextVar("untraced", def
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Within its context, step functions are inspected by one eager call on zeros instead of a trace, for debugging."""
+    """For debugging: in its context, step functions are inspected by one eager call on zeros, without a trace."""
     token = _untraced.set(True)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Inspects a task's computations outside of steps while they are traced: samples, texts, images, exported functions.
+"""Inspects functions outside of steps while they are traced: samples, texts, images, exports.
 
-The rules are those of step functions: no side effects, and no variables outside the task.
+The rules of step functions hold: no side effects, and no variables outside the task.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,11 @@ def inspected(
     rng: Rng | None = None,
     exported: bool = False,
 ) -> T:
-    """Returns the result of `function()`, which uses `task` in a `tf.function`; messages name the function `who`.
+    """Calls `function()`, which uses `task` in a `tf.function`, and returns its result.
 
-    Raises a `ConfigurationError` for the function's first side effect, and calls `say` with each warning. `rng` is the
-    `Rng` that the task got, if any. An `exported` function may not call Python, since other processes lack that code.
+    Messages call the function `who`. Its first side effect raises a `ConfigurationError`, and `say` is called with each
+    warning. `rng` is the `Rng` that the task got, if any. An `exported` function may not call Python, because other
+    processes lack that code.
     """
     graph: Any = ops.get_default_graph()
     before = len(graph.get_operations())  # a source may have computed in this graph, too

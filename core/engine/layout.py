@@ -1,7 +1,8 @@
-"""Layouts of values, sharded over the replicas by rows or whole on one device, and moves between both layouts.
+"""Layouts of values: sharded over the replicas by rows, or whole on one device. Moves values between both.
 
-Between phases, a value is always split as the trainer splits the batch, `[microbatches, rows, ...]`. The global
-microbatch m holds rows m * R to (m + 1) * R of the global batch. Replica i of n has part i of n of each microbatch.
+Values between phases are split as the trainer splits the batch, `[microbatches, rows, ...]`. Global microbatch m holds
+rows m * R to (m + 1) * R of the global batch, where R is its number of rows. Replica i of n has part i of n of each
+microbatch.
 """
 
 from collections.abc import Mapping
@@ -14,14 +15,14 @@ from core.task import Batch
 
 
 class Placed(NamedTuple):
-    """A value, and whether it is sharded over the replicas or whole on one device."""
+    """A value with its layout: sharded over the replicas, or whole on one device."""
 
     value: Any
     replicated: bool
 
 
 def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> Any:
-    """Scatters `value` to the replicas if `replicated`, else gathers it onto one device."""
+    """Scatters `value` to the replicas if `replicated`. Otherwise gathers it onto one device."""
     if value.replicated == replicated:
         return value.value
     if exchange.replicas == 1:
@@ -30,7 +31,7 @@ def moved(value: Placed, replicated: bool, exchange: Exchange, phase: str) -> An
 
 
 def cut(values: Batch, microbatches: int) -> dict[str, tf.Tensor]:
-    """Reshapes `values` to another number of microbatches, joining or splitting neighbouring microbatches."""
+    """Reshapes `values` to another number of microbatches: neighbours are joined or split."""
     return {key: _cut(x, microbatches) for key, x in values.items()}
 
 

@@ -1,8 +1,8 @@
 """Dynamic loss scaling: keeps small gradients of float16 from underflow (Micikevicius et al., 2018).
 
-An update that computes in float16 multiplies its loss by a scale before differentiation, and divides the reduced
-float32 gradients by it. Scales are powers of two, so both are exact. A step whose gradients overflow writes nothing,
-and halves the scale. A series of finite steps doubles it. The rule is that of PyTorch's `GradScaler`, within limits.
+A float16 update multiplies its loss by a scale before differentiation, and divides the reduced float32 gradients by the
+scale. Scales are powers of two, so both operations are exact. A step whose gradients overflow writes nothing, and
+halves the scale. A series of finite steps doubles it. This is the rule of PyTorch's `GradScaler`, within limits.
 """
 
 import math
@@ -18,7 +18,7 @@ GROWTH_STEPS = 2000  # finite steps in a row, after which the scale doubles
 
 
 class LossScale:
-    """The loss scale of one update, as variables: make it in the strategy's scope."""
+    """The variables of one update's loss scale. Make it in the strategy's scope."""
 
     def __init__(self) -> None:
         self.scale = tf.Variable(START, dtype=tf.float32, trainable=False, name="scale")
@@ -30,7 +30,7 @@ class LossScale:
         return {"scale": self.scale, "good_steps": self.good_steps}
 
     def can_fall(self) -> tf.Tensor:
-        """Says whether gradients that aren't finite may be due to the scale: a scale of 1 can't be lowered."""
+        """Says whether a lower scale can help against gradients that aren't finite. A scale of 1 can't be lowered."""
         return self.scale.read_value() > LEAST
 
     def overflows(self, norm: tf.Tensor) -> tf.Tensor:
@@ -38,7 +38,7 @@ class LossScale:
         return ~tf.math.is_finite(norm) & self.can_fall()
 
     def advance(self, *, applied: tf.Tensor, overflowed: tf.Tensor) -> None:
-        """Sets the scale of the next step; a step that is neither `applied` nor `overflowed` changes nothing."""
+        """Sets the scale for the next step. A step that is neither `applied` nor `overflowed` changes nothing."""
         scale, good_steps = next_scale(self.scale.read_value(), self.good_steps.read_value(), applied, overflowed)
         self.scale.assign(scale)
         self.good_steps.assign(good_steps)
@@ -47,7 +47,7 @@ class LossScale:
 def next_scale(
     scale: tf.Tensor, good_steps: tf.Tensor, applied: tf.Tensor, overflowed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the scale and the number of finite steps in a row, after a step that was `applied` or `overflowed`."""
+    """Returns the scale and the number of finite steps in a row after a step that was `applied` or `overflowed`."""
     good_steps += tf.cast(applied, good_steps.dtype)
     grows = good_steps >= GROWTH_STEPS
     scale = tf.where(grows, tf.minimum(scale * 2.0, MOST), scale)
@@ -56,10 +56,10 @@ def next_scale(
 
 
 class Factor(NamedTuple):
-    """The factor of an update's loss: its scale, times a `share` that approximates the division by the total weight.
+    """The number by which an update's loss is multiplied: the loss scale, times a `share`.
 
-    A loss with weights is divided by the total weight only after the reduction. Until then the sums over all rows and
-    tokens would overflow, so the loss is divided by the number of its values, rounded to a power of two.
+    A loss with weights is divided by the total weight only after the reduction. Until then, float16 sums over all rows
+    and tokens could overflow. So `share` divides by the number of values, rounded to a power of two.
     """
 
     loss_scale: LossScale
@@ -67,7 +67,7 @@ class Factor(NamedTuple):
 
     @classmethod
     def of(cls, loss_scale: LossScale, spec: LossSpec, parts: int) -> "Factor":
-        """Returns the factor of a loss that is computed in `parts`, microbatches times replicas, each as in `spec`."""
+        """Returns the factor of a loss that is computed in `parts` (microbatches times replicas), each like `spec`."""
         if not (spec.weighted and spec.values):
             return cls(loss_scale)
         return cls(loss_scale, 2.0 ** -round(math.log2(spec.values * parts)))

@@ -1,4 +1,4 @@
-"""Runs a phase: its accumulation loop, backward pass and update, on the devices that its plan names."""
+"""Runs a phase on the devices that its plan names: accumulation loop, backward pass and update."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ Pullback = Callable[[Plan, Mapping[str, Any]], Any]
 
 
 class PhaseRunner:
-    """Runs each phase of one step: an `Update`, perhaps through a `Compute`, or a `Compute`, perhaps with history."""
+    """Runs each phase of one step: an `Update`, optionally through a `Compute`, or a `Compute`."""
 
     def __init__(
         self,
@@ -48,17 +48,17 @@ class PhaseRunner:
         self._gone_through = {plan.through.name for plan in plans if plan.through}
 
     def compile(self, updates: Collection[str], *, loops_apart: Collection[str] = ()) -> None:
-        """Sets which `updates` XLA compiles, each separately; in those of `loops_apart`, each microbatch separately."""
+        """Sets the `updates` that XLA compiles separately. In `loops_apart`, it compiles each microbatch separately."""
         self.compiled, self._loops_apart = updates, loops_apart
 
     def begin(self, limits: Mapping[str, tf.Tensor] | None) -> None:
-        """Discards the values kept from an earlier trace, and sets the `limits` of gradient norms by update."""
+        """Begins a trace: discards values of an earlier trace, and sets `limits` of gradient norms, by update."""
         self._limits = limits
         self._pullbacks.clear()
         self._arrived.clear()
 
     def run(self, plan: Plan, placed: Mapping[str, Placed], index: tf.Tensor, healthy: tf.Tensor) -> Any:
-        """Runs a phase; returns whether the step is still healthy, the reduced sums, and the phase's outputs."""
+        """Runs a phase. Returns whether the step is still healthy, the reduced sums, and the phase's outputs."""
         values = self._inputs_of(plan, placed)
         if isinstance(plan.phase, Update):
             if plan.through is None:
@@ -69,7 +69,7 @@ class PhaseRunner:
         return healthy, {}, self._history(plan, plan.phase, values, index, healthy)
 
     def skipped_outputs(self, plan: Plan) -> Any:
-        """Returns zeros in place of the outputs of a phase that isn't due."""
+        """Returns zeros in the shapes of a phase's outputs, for a step in which the phase isn't due."""
 
         def empty() -> Any:
             n, specs = plan.microbatches, plan.outputs.items()
@@ -104,7 +104,7 @@ class PhaseRunner:
         index: tf.Tensor,
         healthy: tf.Tensor,
     ) -> Any:
-        """Trains through the `Compute` `source`: sends gradients of the loss's inputs to the devices of `source`."""
+        """Trains through the `Compute` `source`: sends the gradients of its outputs to its devices."""
         # Only weights are needed before the gradients are sent; without them, the metrics are sent with these.
         together = plan.replicated and source.replicated and not plan.weighted
         factor = self._factor(plan)
@@ -154,7 +154,7 @@ class PhaseRunner:
             return outputs
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
-            """Continues the backward pass with the tape of the forward pass, perhaps in a later `strategy.run`."""
+            """Continues the backward pass with the forward pass's tape. This may be in a later `strategy.run`."""
 
             def replica(cotangents: Batch) -> Any:
                 tape, outputs = kept[replica_here()]
@@ -171,7 +171,7 @@ class PhaseRunner:
         return self._run_at(plan, recorded, values, index)
 
     def _forward_again(self, source: Plan, placed: Mapping[str, Placed], index: tf.Tensor) -> Pullback:
-        """Returns a function that repeats the forward pass for its gradients: no tape reaches into a `tf.cond`."""
+        """Returns a function that repeats the forward pass for gradients, as no tape reaches into a `tf.cond`."""
 
         def pull(update: Plan, cotangents: Mapping[str, Any]) -> Any:
             asked = Asked(update.name, self.optimizers[update.name].parameters, cotangents=cotangents)
@@ -198,7 +198,7 @@ class PhaseRunner:
     # --- accumulation loops ------------------------------------------------------------------------------------------
 
     def _sweep(self, plan: Plan, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows, Statistics]:
-        """Accumulates over all microbatches on the phase's devices; row results get the trainer's microbatches."""
+        """Accumulates over all microbatches on the phase's devices. Row results are split as the trainer splits."""
         compiles = plan.name in self.compiled and asked.cotangents is None
         by_microbatch = compiles and plan.name in self._loops_apart and plan.microbatches > 1
         sweep = self._sweep_of(plan, compiled=by_microbatch)
@@ -254,7 +254,7 @@ class PhaseRunner:
     def _run_at_variables(self, plan: Plan, write: Callable[..., Any], *values: Any, replicated: bool) -> Any:
         """Calls `write` on the devices of the phase's variables: on every replica, or on one device.
 
-        If not `replicated`, the `values` are on one device.
+        `replicated` says that `values` are on every replica. Otherwise they are on one device.
         """
         parameters = self.optimizers[plan.name].parameters
         if not replicated and any(id(variable) in self.one_device_ids for variable in parameters.values()):
@@ -279,7 +279,7 @@ class PhaseRunner:
         )
 
     def _factor(self, plan: Plan) -> Factor | None:
-        """Returns the factor of an update's loss; None if its loss isn't scaled."""
+        """Returns the factor of an update's loss, or None if the loss isn't scaled."""
         if plan.name not in self.loss_scales:
             return None
         assert plan.loss
@@ -307,7 +307,7 @@ class PhaseRunner:
     # --- randomness --------------------------------------------------------------------------------------------------
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the `Rng` of `phase` in step `index`; the `Rng` also holds the step's number."""
+        """Returns the `Rng` of `phase` in step `index`, with the number of the step."""
         moment = Moment(tf.cast(index, tf.int64), self.steps)
         return self.rng.fold(index).fold(phase.name)._replace(moment=moment)
 
@@ -321,6 +321,6 @@ class PhaseRunner:
 
 
 def _times(x: tf.Tensor, by: tf.Tensor) -> tf.Tensor:
-    """Returns `x * by`, multiplied in float32 if `x` is narrower: one over a total weight may underflow in float16."""
+    """Returns `x * by`, multiplied in float32 if `x` is narrower. One over a total weight may underflow in float16."""
     wide = x.dtype if x.dtype.size >= 4 else tf.float32
     return tf.cast(tf.cast(x, wide) * tf.cast(by, wide), x.dtype)

@@ -1,4 +1,4 @@
-"""The plan of a step: each phase's inputs, outputs and devices, found by one trace before the first step."""
+"""The plan of a step: inputs, outputs and devices of each phase, found by one trace before the first step."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from core.task import Compute, Phase, Update
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One phase, with its devices, microbatches, inputs and outputs."""
+    """One phase with its devices, microbatches, inputs and outputs."""
 
     phase: Phase
     replicated: bool  # on every replica, or once on one device
@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def together(self) -> bool:
-        """Says whether all replicas run each microbatch at once, since a replica's loop can't contain collectives."""
+        """Says whether all replicas run each microbatch at once. This is needed for collectives in the loop."""
         return self.phase.mixes_rows and self.replicas > 1 and self.microbatches > 1
 
 
 class Planner:
-    """Plans the phases in order, and tracks which phase makes each value."""
+    """Plans the phases in order, and tracks which phase makes which value."""
 
     def __init__(
         self,
@@ -60,9 +60,10 @@ class Planner:
         precision: Precision = FLOAT32,
         noise_scale: bool = False,
     ):
-        """Starts from the specs of the source's features, `batch`; errors name variables by the paths in `variables`.
+        """Starts from `batch`, the specs of the source's features.
 
-        Phases may read only the variables in `variables` or `readable`.
+        `variables` gives the paths of variables for errors. Phases may read only these variables and the `readable`
+        ones.
         """
         self.paths = paths_by_id(variables)
         self.held = {**paths_by_id(readable), **self.paths}
@@ -181,7 +182,7 @@ class Planner:
         return plan
 
     def _check_way_through(self, phase: Update, source: Plan, access: Access, *, replicated: bool) -> None:
-        """Raises an error if `phase`, trained through the `Compute` `source`, would get wrong gradients."""
+        """Raises an error if `phase` would get wrong gradients through the `Compute` `source`."""
         trained = self._paths_of(phase.variables())
         direct = [trained[id(variable)] for variable in access.variables if id(variable) in trained]
         if direct:
@@ -225,7 +226,7 @@ class Planner:
             )
 
     def _check_reached(self, phase: Update, access: Access) -> None:
-        """Raises an error if gradients need to pass an earlier phase's output, a constant without `through`."""
+        """Raises an error if gradients should pass an earlier phase's output, which needs `through`."""
         read = {id(variable) for variable in access.variables}
         trained = self._paths_of({p: v for p, v in phase.variables().items() if read.isdisjoint(paths_by_id({p: v}))})
         found = self._made_with(trained, access.reads - access.shapes_only)
@@ -243,7 +244,7 @@ class Planner:
     def _made_with(
         self, trained: Mapping[int, str], keys: Iterable[str], but: Plan | None = None
     ) -> tuple[str, str, str] | None:
-        """Finds a value of `keys` that depends on a `trained` variable: its key, its phase, the variable's path."""
+        """Finds a value of `keys` that depends on a `trained` variable. Returns its key, phase and variable's path."""
         for key in sorted(keys):
             maker = self.plans.get(self.makers[key].name) if key in self.makers else None
             if maker is None or maker is but or not self.known[key].dtype.is_floating:
@@ -254,7 +255,7 @@ class Planner:
         return None
 
     def _way_to(self, trained: Mapping[int, str], plan: Plan, key: str) -> str | None:
-        """Returns the path of a `trained` variable that output `key` of `plan` depends on, if any."""
+        """Returns the path of a `trained` variable on which output `key` of `plan` depends, or None."""
         made_of = plan.access.ancestries[key]
         for variable in made_of.variables:
             if id(variable) in trained:
@@ -306,11 +307,11 @@ def spec_of_row(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def is_shape_only(plan: Plan, key: str) -> bool:
-    """Says whether the phase uses only the shape of the value `key`."""
+    """Says whether the phase uses the value `key` only for its shape."""
     return key in plan.access.shapes_only or key not in plan.access.reads
 
 
 def _read(access: Access, specs: Specs) -> tuple[str, ...]:
-    """Returns the keys that a phase reads; if it reads none, the key of the smallest value, to count rows."""
+    """Returns the keys that a phase reads. If it reads none, returns the smallest value's key, to count rows."""
     smallest = min(specs, key=lambda key: specs[key].shape.num_elements() * specs[key].dtype.size)
     return tuple(key for key in specs if key in access.reads) or (smallest,)

@@ -1,4 +1,4 @@
-"""State on the device between chunks of steps, which the host reads for metric lines."""
+"""State that stays on the device between chunks of steps. The host reads it for metric lines."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ ALL_WELL = -1
 class Progress:
     """The number of a step that wasn't finite, if any, and the sums of the current metric line.
 
-    Both are variables, so they stay on the device between chunks. All replicas of a `strategy` would have the same
+    The number and the sums are variables, so they stay on the device between chunks. All replicas would have the same
     values, so each variable is stored once.
     """
 
@@ -27,18 +27,18 @@ class Progress:
             self.sums = tf.nest.map_structure(lambda spec: tf.Variable(zeros(spec), trainable=False), dict(sums))
 
     def read_sums(self) -> dict[str, Sums]:
-        """Returns the sums so far by phase, `{phase: {metric: tensor}}`."""
+        """Returns the sums so far, `{phase: {metric: tensor}}`."""
         return dict(tf.nest.map_structure(lambda variable: variable.read_value(), self.sums))
 
     def write_sums(self, sums: Mapping[str, Sums]) -> None:
-        """Assigns `sums` to the stored sums."""
+        """Replaces the stored sums by `sums`."""
         tf.nest.map_structure(lambda variable, x: variable.assign(x), self.sums, dict(sums))
 
     def take_sums(self) -> dict[str, Sums]:
         """Returns the sums so far as host arrays, and resets them to zero for the next metric line.
 
-        Sums of one dtype and shape are copied together, by operations that need neither a trace nor another thread. A
-        call of a traced function would take longer than a short step.
+        Sums of one dtype and shape are copied together, with eager operations. Calling a traced function would take
+        longer than a short step.
         """
         variables, taken = tf.nest.flatten(self.sums), dict[int, Any]()
         for alike in self._kinds:

@@ -1,6 +1,6 @@
-"""Side effects of a traced step function: writes, TensorFlow's random numbers, variables outside the task.
+"""Finds side effects of a traced step function: writes, TensorFlow's random numbers, variables outside the task.
 
-Before its first step, a run raises an error for a side effect. The assertions of `core.testing` use the same rules.
+A side effect raises an error before the first step of a run. The assertions of `core.testing` use the same rules.
 """
 
 import re
@@ -36,12 +36,12 @@ _DRAWS = {
 
 
 def paths_by_id(variables: Mapping[str, tf.Variable]) -> dict[int, str]:
-    """Returns `{id(variable): path}`, also for each variable's copies on replicas, which tapes and graphs contain."""
+    """Returns `{id(variable): path}`, with an entry for each replica's copy too: tapes and graphs contain copies."""
     return {id(part): path for path, v in variables.items() for part in (v, *getattr(v, "values", ()))}
 
 
 def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -> Iterator[str]:
-    """Yields an error's text for each operation that uses TensorFlow's random generators or reads a data iterator."""
+    """Yields an error text for each operation that uses TensorFlow's random generators or reads a data iterator."""
     for op in everything(operations):
         if op.type in _DRAWS:
             instead = _DRAWS[op.type]
@@ -58,10 +58,10 @@ def draws_of_tensorflow(operations: Iterable[Any], who: str, *, has_rng: bool) -
 
 
 def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *, is_step: bool = True) -> Iterator[str]:
-    """Yields an error's text for each operation that writes a variable, a table, a queue or the like.
+    """Yields an error text for each operation that writes, for example to a variable, a table or a queue.
 
-    The texts begin with `who`. `held` maps ids of the task's variables to paths, for the texts. `is_step` selects the
-    remedy: that of a step function, or of another function.
+    The texts begin with `who`. `held` is `{id of a task's variable: path}`, for the texts. `is_step` selects the remedy
+    for a step function, or that for another function.
     """
     remedy = (
         "A step function assigns nothing: return statistics, make derived state in `refresh()`, keep history in a "
@@ -86,7 +86,7 @@ def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
 
 
 def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
-    """Yields an error's text for each variable that a function's `graph` reads and whose id isn't in `held`."""
+    """Yields an error text for each variable that a function's `graph` reads and whose id isn't in `held`."""
     for variable in variables_of(graph):
         if id(variable) not in held:
             yield (
@@ -98,14 +98,14 @@ def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator
 
 
 def variables_of(graph: Any) -> list[tf.Variable]:
-    """Returns the variables that a function's graph reads or writes, as TensorFlow lists them after tracing."""
+    """Returns the variables that a function's graph reads or writes, from TensorFlow's list after tracing."""
     return list(getattr(graph, "variables", ()) or getattr(graph, "_watched_variables", ()))
 
 
 def refuse_side_effects(
     operations: Sequence[Any], graph: Any, who: str, held: Mapping[int, str], *, has_rng: bool, is_step: bool = True
 ) -> None:
-    """Raises a `ConfigurationError` for the first side effect among a function's traced operations."""
+    """Raises a `ConfigurationError` for the first side effect among the operations of a traced function."""
     for found in (
         draws_of_tensorflow(operations, who, has_rng=has_rng),
         writes(operations, who, held, is_step=is_step),

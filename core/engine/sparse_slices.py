@@ -1,4 +1,4 @@
-"""Operations on sparse gradients, kept as `IndexedSlices` because they touch few rows of a variable."""
+"""Operations on sparse gradients: `IndexedSlices`, which store only the rows of a variable that were touched."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def joined(slices: tuple[tf.Tensor, tf.Tensor], shape: tf.TensorShape) -> tf.IndexedSlices:
-    """Joins the values and indices of all microbatches to one `IndexedSlices` of a variable of `shape`."""
+    """Joins the values and indices of all microbatches to one `IndexedSlices` for a variable of `shape`."""
     values, indices = slices[0], tf.reshape(slices[1], [-1])
     values = tf.reshape(values, [indices.shape[0], *shape[1:]])
     return tf.IndexedSlices(values, indices, tf.constant(shape.as_list(), tf.int64))

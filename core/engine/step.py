@@ -1,8 +1,7 @@
 """`TrainStep`: one exact training step from a task's phases, on any number of replicas.
 
-Conditions and loops over phases are outside of `strategy.run`, because TensorFlow refuses a collective inside a
-replica's `tf.cond` or `tf.while_loop`. For custom loops, use the pieces directly:
-`docs/cookbook.md#a-custom-loop-from-the-pieces`.
+TensorFlow refuses a collective inside a replica's `tf.cond` or `tf.while_loop`. So conditions and loops over phases are
+outside of `strategy.run`. For custom loops, use the pieces directly: `docs/cookbook.md#a-custom-loop-from-the-pieces`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,13 +36,14 @@ class StepResult(NamedTuple):
 class TrainStep:
     """`step(values, index) -> StepResult`: the phases of one training step, called in cross-replica context.
 
-    With the backend of local steps, each replica calls the step in its own context. As `batch` specifies, `values` are
-    `[microbatches, rows, ...]` on each replica; `index` is the step's number, from 0. `steps` is the run's number of
-    steps, needed only if a step function reads `rng.progress`. `precision` is the dtype in which phases compute, or
-    `{phase: dtype}`. `loss_scales` are those of another step, by update; a step makes its own by default. An `exchange`
-    replaces the backend's. With
-    `writes=False`, updates are computed, but not written. `decode` converts values from a source's storage format.
-    With `noise_scale`, sums have the gradient noise scale of each update.
+    `values` are as `batch` specifies, `[microbatches, rows, ...]` on each replica. `index` is the step's number, from
+    0. With local steps, each replica calls the step in its own context.
+
+    `steps` is the run's number of steps, needed only if a step function reads `rng.progress`. `precision` is the dtype
+    in which phases compute, or `{phase: dtype}`. `loss_scales` are those of another step, by update; a step makes its
+    own by default. An `exchange` replaces the backend's. With `writes=False`, updates are computed but not written.
+    `decode` converts values from a source's storage format. With `noise_scale`, sums have the gradient noise scale of
+    each update.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class TrainStep:
         self.compile(compile)
 
     def decode_by(self, decode: Callable[[Batch], Batch] | None) -> None:
-        """Sets the function that converts values from a source's storage format in later traces, or None."""
+        """Sets the function that converts values from a source's storage format in later traces. None removes it."""
         self.decode = decode
 
     def compile(self, what: bool | Collection[str]) -> None:
         """Sets what XLA compiles in later traces: everything (true), the named updates, or nothing (false).
 
-        With true, one device compiles a chunk of steps as one program. Several replicas compile the arithmetic of each
-        update separately. If a phase convolves, a CPU compiles each microbatch separately: XLA runs a convolution in a
-        loop many times slower.
+        With true, one device compiles a chunk of steps as one program. Several replicas compile each update's
+        arithmetic separately. XLA on a CPU runs a convolution in a loop many times slower, so a CPU compiles each
+        microbatch of a convolving phase separately.
         """
         named = self.updates if isinstance(what, bool) else list(what)
         self.check_updates(named)
@@ -145,7 +145,7 @@ class TrainStep:
             )
 
     def _check_scalable(self, narrow: Sequence[str]) -> None:
-        """Raises a `ConfigurationError` if devices that don't take steps together would have to agree on a scale."""
+        """Raises a `ConfigurationError` if devices take steps apart, and would have to agree on a loss scale."""
         if narrow and not self.backend.steps_together:
             raise ConfigurationError(
                 f"phase `{narrow[0]}` computes in float16 (`Trainer.precision`), whose loss scale all devices must "
@@ -154,7 +154,7 @@ class TrainStep:
             )
 
     def _not_compiled(self, named: Collection[str], on_cpu: bool) -> dict[str, str]:
-        """Returns `{update: reason}` for the named updates that XLA doesn't compile."""
+        """Returns `{update: reason}` for those of the updates `named` that XLA doesn't compile."""
         plans = [plan for plan in self.plans if plan.name in named]
         # XLA can't compile the collectives in an update that mixes rows either.
         mixing = [plan.name for plan in plans if plan.phase.mixes_rows and self.exchange.replicas > 1]
@@ -166,7 +166,7 @@ class TrainStep:
 
     @property
     def scale_variables(self) -> dict[str, tf.Variable]:
-        """Returns the variables of all loss scales for a checkpoint, `{"loss_scale/net/scale": variable}`."""
+        """Returns the variables of all loss scales, for a checkpoint: `{"loss_scale/net/scale": variable}`."""
         return {
             f"{LOSS_SCALE}/{name}/{part}": variable
             for name, loss_scale in self.loss_scales.items()
@@ -187,7 +187,7 @@ class TrainStep:
             )
 
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
-        """Runs every phase that is due.
+        """Runs every phase that is due in step `index`.
 
         With `limits`, an update writes nothing unless its gradient norm is finite and below `limits[update]`.
         """
@@ -212,7 +212,7 @@ class TrainStep:
         return StepResult(healthy, {name: sums[name] for name in self.specs})
 
     def rng_of(self, phase: Phase, index: tf.Tensor) -> Rng:
-        """Returns the `Rng` of `phase` in step `index`; it depends only on the run's seed, the phase and the step."""
+        """Returns the `Rng` of `phase` in step `index`. It depends only on the run's seed, the phase and the step."""
         return self.runner.rng_of(phase, index)
 
 

@@ -1,4 +1,4 @@
-"""Estimates the cost of a training step from its trace, without running it, even for models too large to run."""
+"""Estimates the cost of a training step from its trace. The step isn't run, so the model may be too large to run."""
 
 from core.estimate.figures import HELD, Figures, lay_out_variables, of_evaluation, on_mesh, on_replicas
 from core.estimate.kinds import Kind, Operand, kinds_in

@@ -49,7 +49,7 @@ class Figures:
     saved: Counter[str] = dataclasses.field(default_factory=Counter)  # bytes by which narrow variables are smaller
 
     def grown(self, base: "Figures", more: "Figures", times: int) -> "Figures":
-        """Returns these sums plus `times` * (`more` - `base`), the cost of further identical blocks."""
+        """Returns `self + times * (more - base)`. `more` has one block more than `base`; `times` more are added."""
         found = {}
         for field in dataclasses.fields(Figures):
             so_far, a, b = (getattr(figures, field.name) for figures in (self, base, more))
@@ -88,7 +88,7 @@ def on_replicas(assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
 
 
 def on_mesh(assembly: Assembly, chunk: Any, plan: MeshPlan) -> Figures:
-    """Returns the cost of one step on a mesh; `chunk` is traced for one device, after `lay_out_variables`."""
+    """Returns the cost of one step on a mesh. `chunk` is traced for one device, after `lay_out_variables`."""
     axes = cut(assembly, plan)
     spread = Spread(plan.sizes, assembly.variables, axes)
     spread.follow(chunk, BATCH)
@@ -111,7 +111,7 @@ def _operations(chunk: Any) -> Counter[Place]:
 
 
 def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec], narrowing: Narrowing = AS_GIVEN) -> Counter[str]:
-    """Returns the number of graph nodes, and the peak bytes of tensors, for evaluating one such `batch`."""
+    """Returns the number of graph nodes, and the peak bytes of tensors, of evaluating a batch like `batch`."""
     evaluate = tf.function(lambda values: weighted_sums(narrowing.call(task.evaluate, values)), autograph=False)
     graph = evaluate.get_concrete_function(dict(batch)).graph
     most = max(held.all for held in fullest(timeline(graph, bytes_of)))
@@ -119,13 +119,13 @@ def of_evaluation(task: Task, batch: Mapping[str, tf.TensorSpec], narrowing: Nar
 
 
 def lay_out_variables(assembly: Assembly, plan: MeshPlan) -> None:
-    """Sets each variable's layout on the mesh, so that a trace sees how its readers are sharded."""
+    """Sets each variable's layout on the mesh. A trace then sees how the variables that it reads are sharded."""
     for path, axes in cut(assembly, plan).items():
         assembly.variables[path].on_mesh = OnMesh(None, axes)
 
 
 def cut(assembly: Assembly, plan: MeshPlan) -> dict[str, Axes]:
-    """Returns `{path: mesh axes}` by which variables are sharded; a slot has the axes of its parameter or of `plan`."""
+    """Returns the mesh axes that shard each variable, `{path: axes}`. A slot has its parameter's or the plan's."""
     known = {id(v): plan.layouts.of(path, v.shape) for path, v in assembly.task_variables.items()}
     for optimizer in assembly.optimizers.values():
         known |= {id(slot): axes for slot, axes in axes_of_slots(assembly.task, plan, optimizer).values()}

@@ -1,4 +1,4 @@
-"""Reads traced functions: their operations, the functions that these call, and the number of calls."""
+"""Reads traced functions: their operations, the functions that they call, and the number of calls."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Called(NamedTuple):
 def called_by(op: tf.Operation) -> list[Called]:
     """Returns the functions that `op` calls: a loop's body, the branches of a condition, or a direct call.
 
-    Each call returns the same graph objects, so that they can be compared by identity.
+    Each time it returns the same graph objects, so that they can be compared by identity.
     """
     if not hasattr(op, _KEPT):
         setattr(op, _KEPT, _called_by(op))
@@ -52,7 +52,7 @@ def is_loop(op: tf.Operation) -> bool:
 
 
 def times(op: tf.Operation) -> int:
-    """Returns a loop's number of iterations, if it counts up to a known number; else 1."""
+    """Returns a loop's number of iterations if it counts to a known number, else 1."""
     condition = while_v2._get_graph(op, "cond", "_cond_graph")
     bounds = [
         bound
@@ -63,7 +63,7 @@ def times(op: tf.Operation) -> int:
 
 
 def _known(tensor: tf.Tensor, graph: Any, op: tf.Operation) -> int | None:
-    """Returns an integer's value in a loop's condition, from outside the loop if need be; `None` if unknown."""
+    """Returns the value of an integer in a loop's condition, or `None`. It may come from outside the loop."""
     while True:
         value = tf.get_static_value(tensor)
         if value is not None:
@@ -85,7 +85,7 @@ def same_buffer(op: tf.Operation) -> bool:
 
 
 def read_by(op: tf.Operation) -> Sequence[tf.Tensor]:
-    """Returns the inputs whose values `op` reads; the second input of `RelayoutLike` only gives a layout."""
+    """Returns the inputs whose values `op` reads. (The second input of `RelayoutLike` only gives a layout.)"""
     return list(op.inputs)[:1] if op.type == "RelayoutLike" else list(op.inputs)
 
 
@@ -95,7 +95,7 @@ def writes(graph: Any) -> bool:
 
 
 def handed_through(graph: Any) -> dict[int, int]:
-    """Returns `{output index: argument index}` for arguments that a function returns unchanged."""
+    """Returns the arguments that a function returns unchanged, `{output index: argument index}`."""
     places = {x.name: i for i, x in enumerate(graph.inputs)}
     found = {}
     for i, tensor in enumerate(graph.outputs):
@@ -107,7 +107,7 @@ def handed_through(graph: Any) -> dict[int, int]:
 
 
 def needed(graph: Any) -> list[tf.Operation]:
-    """Returns the operations on which a function's results and writes depend; TensorFlow prunes all others."""
+    """Returns the operations that a function's results and writes depend on. TensorFlow prunes all others."""
     if not hasattr(graph, _NEEDED):
         ops = graph.get_operations()
         ahead = [op for op in ops if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder"]
@@ -119,7 +119,7 @@ def needed(graph: Any) -> list[tf.Operation]:
 
 
 def merged(ops: Sequence[tf.Operation]) -> dict[str, str]:
-    """Returns `{tensor name: name of an earlier equal tensor}`; TensorFlow computes equal tensors once."""
+    """Returns `{tensor name: name of an earlier equal tensor}`. TensorFlow computes equal tensors once."""
     first: dict[Any, tf.Operation] = {}
     same: dict[str, str] = {}
     for op in ops:

@@ -1,4 +1,4 @@
-"""Kinds of operations in a step, with everything that their speed depends on, so that each can be timed alone."""
+"""Kinds of operations in a step. A kind includes all that an operation's speed depends on, so it can be timed alone."""
 
 import math
 from collections import defaultdict
@@ -27,7 +27,7 @@ _FEW = 16  # numbers of an operand that configures the operation: an axis, a sha
 
 
 class Operand(NamedTuple):
-    """An input of an operation: dtype and shape, plus the values if they configure the operation."""
+    """An input of an operation: dtype and shape. If its values configure the operation, it has these too."""
 
     dtype: tf.DType
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Operand(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of operation: type, serialised attributes and operands; equal kinds take equal time."""
+    """A kind of operation: type, serialised attributes and operands. Operations of one kind take equal time."""
 
     type: str
     attributes: tuple[tuple[str, bytes], ...]
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
     bytes: int  # that it reads and writes
 
     def of(self, operands: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
-        """Adds an operation with these operands to the graph; returns its result, or a constant made after it."""
+        """Adds an operation with these operands to the graph. Returns its result, or a constant made after it."""
         graph: Any = tf.compat.v1.get_default_graph()
         given = [x.made() if x.values is not None else y for x, y in zip(self.operands or (), operands, strict=True)]
         attributes = {name: tf.compat.v1.AttrValue.FromString(written) for name, written in self.attributes}
@@ -74,7 +74,7 @@ def kinds_in(graph: Any) -> Mapping[Kind, float]:
 
 
 def kind_started(op: tf.Operation) -> Kind | None:
-    """Returns the kind of `op`; `None` if TensorFlow starts no kernel for it."""
+    """Returns the kind of `op`, or `None` if TensorFlow starts no kernel for it."""
     nothing = op.type in _NOTHING or same_buffer(op) or called_by(op) or _is_known(op) or _part_of_a_product(op)
     return None if nothing else _kind(op)
 
@@ -102,7 +102,7 @@ def _stands_alone(op: tf.Operation) -> bool:
 
 
 def _variable(x: tf.Tensor) -> Operand | None:
-    """Returns the variable behind a handle as an operand; `None` for other tensors and unknown shapes."""
+    """Returns the variable behind a handle as an operand. Other tensors and unknown shapes give `None`."""
     held = handle_data_util.get_resource_handle_data(x) if x.dtype == tf.resource else None
     if held is None or len(held.shape_and_type) != 1 or held.shape_and_type[0].shape.unknown_rank:
         return None
@@ -112,7 +112,7 @@ def _variable(x: tf.Tensor) -> Operand | None:
 
 
 def _operand(op: tf.Operation, x: tf.Tensor) -> Operand | None:
-    """Returns the input `x` of `op` as an operand; `None` if its values matter but aren't known."""
+    """Returns the input `x` of `op` as an operand, or `None` if its values matter but aren't known."""
     shape, values, whole = tuple(x.shape), None, x.dtype.is_integer
     if math.prod(shape) <= _FEW and (known := _value(x)) is not None:
         values = np.asarray(known, x.dtype.as_numpy_dtype).tobytes()
@@ -139,5 +139,5 @@ def _part_of_a_product(op: tf.Operation) -> bool:
 
 
 def _is_known(op: tf.Operation) -> bool:
-    """Says whether `op` depends on constants alone, so that TensorFlow computes it only once."""
+    """Says whether `op` depends on constants alone. TensorFlow computes such an operation only once."""
     return bool(op.inputs) and all(x.op.type == "Const" for x in op.inputs) and not op.op_def.is_stateful

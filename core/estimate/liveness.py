@@ -1,12 +1,13 @@
 """The memory that a traced step holds while each of its operations runs.
 
-As in TensorFlow's executor, operations run when their inputs are complete, here one at a time, and after the
-operations of `tf.control_dependencies`. A tensor uses memory
-from the operation that makes it until the last one that reads it. Views of other memory, such as a reshape, use none.
-Arithmetic reuses the memory of an input that is no longer needed. The branch with the larger memory counts. Kernel
-workspace (a convolution's patches, a library's buffers), parallel operations and the allocator's overhead are excluded.
+As in TensorFlow's executor, an operation runs when its inputs are complete and the operations of its
+`tf.control_dependencies` are done. Here, only one runs at a time. A tensor uses memory from the operation that makes it
+to the last one that reads it. Views of other memory, such as a reshape, use none. Arithmetic reuses the memory of an
+input that is no longer needed. In a condition, the branch with more memory counts. Excluded are kernel workspace (a
+convolution's patches, a library's buffers), parallel operations, and the allocator's overhead.
 
-The gradients of parameters are the inputs of operations that write parameters, and the terms whose sums they are.
+The gradients of parameters are the inputs of operations that write parameters, and the terms of sums among these
+inputs.
 """
 
 import collections
@@ -69,7 +70,7 @@ Timeline = list[Moment]
 
 
 class _All(frozenset[str]):
-    """Contains every name: all tensors of a function that writes variables count as gradients."""
+    """A set that contains every name, for a function that writes variables: all its tensors count as gradients."""
 
     def __contains__(self, _: object) -> bool:
         return True
@@ -89,13 +90,13 @@ class _Buffer:
 def timeline(graph: Any, size_of: SizeOf, *, owned: Collection[int] = (), gradients: Collection[str] = ()) -> Timeline:
     """Returns the memory held while each operation of a traced function runs, in order.
 
-    `owned` has the indices of the arguments whose memory counts here. Tensors named in `gradients` count as gradients.
+    `owned` are the indices of the arguments whose memory counts here. Tensors named in `gradients` count as gradients.
     """
     return _Simulation(graph, size_of, owned, gradients).run()
 
 
 class Fullest(NamedTuple):
-    """The memory held at three peaks: of activations, of gradients, and while variables are written."""
+    """The memory held at three times: most activations, most gradients, and while variables are written."""
 
     passing: Held  # at the peak of activations
     passed: Held  # at the peak of gradients
@@ -123,7 +124,7 @@ def _leaves(moments: Timeline, base: Held, *, updating: bool = False) -> list[Mo
 
 
 class _Simulation:
-    """Simulates one run of a traced function, to find the memory held at each operation."""
+    """Simulates one run of a traced function to find the memory held at each operation."""
 
     def __init__(self, graph: Any, size_of: SizeOf, owned: Collection[int], gradients: Collection[str]):
         self.graph, self.size_of = graph, size_of
@@ -168,14 +169,14 @@ class _Simulation:
         return found
 
     def _woken(self, op: tf.Operation) -> list[tf.Operation]:
-        """Returns the operations whose inputs are complete now that `op` has run."""
+        """Returns the operations that can run now that `op` has run."""
         found = []
         for x in op.outputs:
             found += self._ready(dict.fromkeys(self.reading.get(self.name(x), ())))
         return found + self._ready(self.after.get(op.name, ()))
 
     def _ready(self, ops: Iterable[tf.Operation]) -> list[tf.Operation]:
-        """Returns those of `ops` that now wait for nothing else."""
+        """Returns those of `ops` that no longer wait for any operation."""
         for op in ops:
             self.waiting[id(op)] -= 1
         return [op for op in ops if self.waiting[id(op)] == 0]
@@ -229,7 +230,7 @@ class _Simulation:
         self._give_back(op)
 
     def _push(self, op: tf.Operation) -> None:
-        """Adds an element to a tensor list; the list's buffer grows by the size of the element."""
+        """Adds an element to a tensor list. The buffer of the list grows by the size of the element."""
         handle, element = op.inputs[0], op.inputs[_PUSHES[op.type]]
         self._join(op.outputs[0], handle)
         buffer = self.buffers[self.name(handle)]
@@ -252,7 +253,7 @@ class _Simulation:
                 self._resize(buffer, 0)
 
     def _call(self, op: tf.Operation, functions: list[Called], dying: list[_Buffer]) -> None:
-        """Simulates the functions that `op` calls; they may free inputs whose last reader is `op`."""
+        """Simulates the functions that `op` calls. They may free inputs whose last reader is `op`."""
         held, inner, grown = self.now, [], dict[int, int]()
         through = handed_through(functions[0].graph)
         buffers = [self.buffers[self.name(x)] for x in op.inputs]
@@ -285,7 +286,7 @@ class _Simulation:
 
 
 def _explicit_order(ops: Sequence[tf.Operation]) -> dict[str, list[tf.Operation]]:
-    """Returns `{name: operations that wait for this one's values, though they don't read them}`.
+    """Returns `{name: operations that wait for it without reading its values}`.
 
     Waits for operations with side effects are excluded: TensorFlow adds most of them, and they hold no memory.
     """
@@ -299,7 +300,7 @@ def _explicit_order(ops: Sequence[tf.Operation]) -> dict[str, list[tf.Operation]
 
 
 def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str]:
-    """Returns the names of gradients: `known` names, inputs of updates, and the terms of which those are sums."""
+    """Returns the names of gradients: the `known` ones, inputs of updates, and the terms of sums among these."""
     found = set(known)
     for op in reversed(ops):
         if op.type in CHOICES and any(writes(called.graph) for called in called_by(op)):
@@ -314,5 +315,5 @@ def gradients_in(ops: Sequence[tf.Operation], known: Collection[str]) -> set[str
 
 
 def _with(size_of: SizeOf, lists: dict[str, int]) -> SizeOf:
-    """Returns a `size_of` in which the tensor lists named in `lists` have the sizes given there."""
+    """Returns a `size_of` that gives each tensor list named in `lists` the size given there."""
     return lambda x: lists[x.name] if x.dtype == tf.variant and x.name in lists else size_of(x)

@@ -13,7 +13,7 @@ _DATA = {"Split": 1, "StridedSliceGrad": 4}  # the input with the values, if it 
 
 
 def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Reshape: if a group of dimensions is sharded along its first one, the reshaped group is too."""
+    """Reshapes. A sharded dimension stays sharded if it is the first of its group, and is gathered otherwise."""
     x, y = op.inputs[0], op.outputs[0]
     if x.shape.num_elements() is None or y.shape.num_elements() is None or not y.shape.num_elements():
         return unknown(op, reads, shardings)
@@ -33,7 +33,7 @@ def reshaped(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Pairs groups of dimensions before and after a reshape that have equal numbers of values."""
+    """Pairs groups of dimensions before and after a reshape: both groups of a pair have equally many values."""
     groups, i, j = [], 0, 0
     while i < len(before) or j < len(after):
         left, right = [i] if i < len(before) else [], [j] if j < len(after) else []
@@ -57,7 +57,7 @@ def transposed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
 
 
 def _static(x: tf.Tensor) -> Any:
-    """Returns a tensor's value if it is known while tracing, else `None`."""
+    """Returns a tensor's value if tracing knows it, else `None`."""
     if x.op.type == "InvertPermutation":
         order = tf.get_static_value(x.op.inputs[0])
         return None if order is None else order.argsort()
@@ -73,7 +73,7 @@ def expanded(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Looks up rows of a table; if its rows are sharded, the result is a partial sum, with zeros for other rows."""
+    """Looks up rows of a table. With sharded rows, the result is a partial sum: a device has zeros for other rows."""
     known = tf.get_static_value(op.inputs[2]) if len(op.inputs) > 2 else 0
     if known is None or op.get_attr("batch_dims"):
         return unknown(op, reads, shardings)
@@ -88,7 +88,7 @@ def gathered(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Sums rows by index; if the rows are sharded, the result is a partial sum, except along a sharded table's axis."""
+    """Sums rows by index. If the rows are sharded, the result is a partial sum, except along a sharded table's axis."""
     values, ids = reads.added_up(0), reads.added_up(1)
     rest, own = values[len(ids) :], reads.rows_of_table(op.outputs[0].shape.as_list())
     own = WHOLE if own in rest else own
@@ -96,7 +96,7 @@ def segments(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> l
 
 
 def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Keeps the sharding of dimensions whose size doesn't change, in a slice, padding, split or tile."""
+    """Slices, pads, splits or tiles. A dimension stays sharded if its size stays the same."""
     x, axes = op.inputs[_DATA.get(op.type, 0)], reads.added_up(_DATA.get(op.type, 0))
     results = []
     for y in op.outputs:
@@ -110,7 +110,7 @@ def same_sizes(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) ->
 
 
 def concatenated(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Concatenates along a dimension that must be whole; other dimensions are sharded like the inputs."""
+    """Concatenates along a dimension that must be whole. Other dimensions are sharded like the inputs'."""
     known = tf.get_static_value(op.inputs[-1])
     if known is None:
         return unknown(op, reads, shardings)
@@ -128,7 +128,7 @@ def concatenated(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) 
 
 
 def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Changes the layout to the operation's own, or to that of its second input."""
+    """Changes the layout to that of the operation, or to that of its second input."""
     to = shardings[1].axes if op.type == "RelayoutLike" else tuple(op.get_attr("layout").decode().split(","))
     for d, axis in enumerate(reads.added_up(0)):
         if axis not in (WHOLE, to[d]):
@@ -137,7 +137,7 @@ def relaid(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> lis
 
 
 def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Strided slice: dimensions whose size doesn't change stay sharded, others must be whole."""
+    """Takes a strided slice. Dimensions of unchanged size stay sharded; others must be whole."""
     x, y, axes = op.inputs[0], op.outputs[0], reads.added_up(0)
     found: list[str] = []
     for d in _kept(op, x.shape.rank, op.inputs[1].shape[0]):
@@ -152,7 +152,7 @@ def sliced(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> lis
 
 
 def _kept(op: tf.Operation, rank: int, count: int) -> list[int | None]:
-    """Returns, for each dimension of a strided slice's result, that of the input; `None` for a new dimension."""
+    """Returns the input's dimension for each dimension of a strided slice's result; `None` for a new one."""
     drops, adds, rest = (op.get_attr(f"{name}_mask") for name in ("shrink_axis", "new_axis", "ellipsis"))
     named = sum(not (adds | rest) >> i & 1 for i in range(count))
     found: list[int | None] = []

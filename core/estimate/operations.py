@@ -14,8 +14,8 @@ from core.estimate.places import Place, place_of
 def operations_of(graph: Any) -> float:
     """Returns the number of additions and multiplications of a traced function, on all devices together.
 
-    A loop counts once per iteration if their number is known. A chunk's own loop counts once, so that the result is
-    that of one step. A phase that runs every n steps counts 1/n per step.
+    A loop with a known number of iterations counts that often. A chunk's own loop counts once, so the result is that of
+    one step. A phase that runs every n steps counts 1/n per step.
     """
     return sum(operations_by_place(graph).values())
 
@@ -32,7 +32,7 @@ def operations_by_place(graph: Any) -> dict[Place, float]:
 def performed(graph: Any) -> Iterator[tuple[tf.Operation, float]]:
     """Yields `(operation, how often it runs)` for a traced function and the functions that it calls.
 
-    If an operation is a condition, only the branch with the most floating-point operations counts.
+    In a condition, only the branch with the most floating-point operations counts.
     """
     ops = needed(graph)
     again = {name.rpartition(":")[0] for name in merged(ops)}
@@ -45,7 +45,7 @@ def performed(graph: Any) -> Iterator[tuple[tf.Operation, float]]:
 
 
 def run_by(op: tf.Operation) -> list[tuple[Any, float]]:
-    """Returns `[(graph, how often)]` of the functions that `op` calls; for a condition, only the costliest branch."""
+    """Returns `[(graph, how often)]` of the functions that `op` calls. In a condition, the costliest branch counts."""
     called = called_by(op)
     if op.type not in CHOICES:
         return [(each.graph, each.times) for each in called]
@@ -54,13 +54,13 @@ def run_by(op: tf.Operation) -> list[tuple[Any, float]]:
 
 
 def products_of(op: tf.Operation) -> int:
-    """Returns the number of multiply-adds in a matmul or convolution; 0 for any other operation."""
+    """Returns the number of multiply-adds in a matmul or convolution. Other operations have 0."""
     count = _PRODUCTS.get(op.type)
     return count(op) if count else 0
 
 
 def _every(predicate: tf.Tensor) -> int:
-    """Returns n if a condition is true in every n-th step; else 1."""
+    """Returns n if a condition is true in every n-th step, else 1."""
     if predicate.op.type != "Equal" or predicate.op.inputs[0].op.type != "FloorMod":
         return 1
     every = tf.get_static_value(predicate.op.inputs[0].op.inputs[1])
@@ -72,7 +72,7 @@ def _size(tensor: tf.Tensor) -> int:
 
 
 def _matrices(op: tf.Operation) -> int:
-    """Counts a matmul's multiply-adds: size of the result times size of the contracted axis."""
+    """Counts a matmul's multiply-adds: the size of the result times the size of the contracted axis."""
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
     return _size(op.outputs[0]) * (op.inputs[0].shape[-2 if transposed else -1] or 0)
 
@@ -93,7 +93,7 @@ def _einsum(op: tf.Operation) -> int:
 
 
 def _convolution(kernel: Callable[[tf.Operation], tf.Tensor], result: Callable[[tf.Operation], tf.Tensor]) -> Any:
-    """Counts a convolution's or its gradient's multiply-adds: size of `result(op)` times the window of `kernel(op)`."""
+    """Counts multiply-adds of a convolution or its gradient: size of `result(op)` times window of `kernel(op)`."""
 
     def count(op: tf.Operation) -> int:
         window = kernel(op).shape

@@ -1,7 +1,7 @@
 """The origin of each traced operation: its module's path, and forward pass, backward pass or update.
 
-A graph doesn't store this, so Python's call stack is read while tracing. Backward operations count for the module of
-their forward operation.
+A graph doesn't store the origin, so Python's call stack is read while tracing. A backward operation has the module of
+its forward operation.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def noting_places(task: tf.Module) -> Iterator[None]:
-    """Records the origin of each operation that is traced in its `with` block; modules are those of `task`."""
+    """Records the origin of each operation traced in its `with` block. Modules are those of `task`."""
     modules = {id(module): path for path, module in named_modules(task).items()}
 
     def note(_: Any, inputs: Any, attributes: Any, outputs: Any, op_name: str = "", graph: Any = None) -> None:
@@ -50,7 +50,7 @@ def noting_places(task: tf.Module) -> Iterator[None]:
 
 
 def place_of(op: tf.Operation) -> Place:
-    """Returns the origin of `op` from `noting_places`. Without a record, it is the forward pass and no module."""
+    """Returns the origin of `op` that `noting_places` recorded. Without a record: forward pass, no module."""
     found: Place = getattr(op, _PLACE, Place("", FORWARD))
     return found
 
@@ -79,7 +79,7 @@ def _asked_at(modules: Mapping[int, str]) -> Place:
 
 
 def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
-    """Returns the forward operation whose gradient a tape computes; `gradient` has TensorFlow's local variables."""
+    """Returns the forward operation whose gradient a tape computes. `gradient` has TensorFlow's local variables."""
     for x in gradient["outputs"] or ():
         if tf.is_symbolic_tensor(x):
             return x.op
@@ -92,7 +92,7 @@ def _by_tape(gradient: Mapping[str, Any]) -> tf.Operation | None:
 
 
 def _of_ones_own(gradient: Mapping[str, Any]) -> tf.Operation | None:
-    """Returns a forward operation with a custom gradient; `gradient` has TensorFlow's local variables."""
+    """Returns a forward operation with a custom gradient. `gradient` has TensorFlow's local variables."""
     return next((x.op for x in tf.nest.flatten(gradient["result"]) if tf.is_symbolic_tensor(x)), None)
 
 

@@ -1,6 +1,6 @@
 """Estimates a model with many identical blocks from traces with few of them.
 
-One trace has two blocks, another has three; each further block adds the difference between the traces.
+One trace has two blocks, and another has three. Each further block adds the difference between the two.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ FROM = 6  # blocks; fewer are traced individually
 class Repeats:
     """The lists of identical blocks in `task`, grouped by length.
 
-    `marks` maps ids of variables and modules to labels, such as layouts; identical blocks have equal labels.
+    `marks` maps ids of variables and modules to labels, such as layouts. Identical blocks have equal labels.
     """
 
     def __init__(self, task: tf.Module, marks: Mapping[int, Hashable] = {}):
@@ -35,7 +35,7 @@ class Repeats:
         return bool(self._lists)
 
     def counted(self, measure: Callable[[], Figures]) -> Figures:
-        """Returns the cost of the whole task; `measure` is called with shortened lists, and its results scaled up."""
+        """Returns the cost of the whole task. It calls `measure` with shortened lists, and scales the results up."""
         if self._lists:
             # Names of removed blocks raise, for example an optimizer's pattern; a real mistake raises again below.
             with contextlib.suppress(Exception):
@@ -57,7 +57,7 @@ class Repeats:
 
     @contextlib.contextmanager
     def _cut(self, lengths: Mapping[int, int]) -> Iterator[None]:
-        """Shortens each list in its `with` block; `lengths` maps a full length to a shortened one."""
+        """Shortens each list in its `with` block. `lengths` maps a full length to a shortened one."""
         places = [(*place, lengths[length]) for length, found in self._lists.items() for place in found]
         try:
             for module, name, blocks, kept in places:

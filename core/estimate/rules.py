@@ -1,6 +1,6 @@
 """Layout rules of arithmetic, and the table `RULES` of all layout rules by type of operation.
 
-A rule returns the layouts of an operation's results on a mesh, from those of the inputs.
+A rule computes the layouts of an operation's results on a mesh from those of its inputs.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from core.parallel.mesh.layouts import WHOLE
 
 
 def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Shards the result like the inputs, whose dimensions are aligned from the last one on."""
+    """Shards the result like the inputs. The inputs' dimensions are aligned from the last one on."""
     rank = op.outputs[0].shape.rank or 0
     found, by = [WHOLE] * rank, dict[int, int]()
     for i, x in enumerate(op.inputs):
@@ -39,7 +39,7 @@ def elementwise(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -
 
 
 def additive(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Adds partial sums along the same axes without reducing them; reduces any other partial sums first."""
+    """Adds. Partial sums along the same axes stay partial sums; any others are reduced first."""
     if all(one == shardings[0] for one in shardings) and shardings[0].parts_of:
         return [shardings[0]]
     reads.added_up_together([i for i, one in enumerate(shardings) if one.parts_of])
@@ -51,7 +51,7 @@ def kept(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[
 
 
 def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Matmul over the last two dimensions; if the contracted dimension is sharded, the result is a partial sum."""
+    """Multiplies matrices. If the contracted dimension is sharded, the result is a partial sum."""
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [bool(op.get_attr(name)) for name in names]
     a, b = (list(reads.added_up(i)) for i in (0, 1))
@@ -76,7 +76,7 @@ def product(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def reduction(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Reduces dimensions; if one of them is sharded, the result is a partial sum."""
+    """Reduces dimensions. If one of them is sharded, the result is a partial sum."""
     axes = reads.added_up(0)
     given = tf.get_static_value(op.inputs[1]) if len(op.inputs) > 1 else list(range(len(axes)))
     if given is None:
@@ -93,7 +93,7 @@ def bias_gradient(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding])
 
 
 def softmax(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Normalises along the last dimension; if it is sharded, only maxima and sums per row are communicated."""
+    """Normalises along the last dimension. If it is sharded, only maxima and sums per row are communicated."""
     axes = reads.added_up(0)
     return [Sharding(axes[: x.shape.rank]) for x in op.outputs]
 
@@ -102,7 +102,7 @@ _DATA = {"AvgPoolGrad": 1, "Conv2DBackpropInput": 2}  # the input with the rows,
 
 
 def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Processes each row separately, like a convolution of images; only the rows may be sharded."""
+    """Processes each row separately, as a convolution of images does. Only the rows may be sharded."""
     data = _DATA.get(op.type, 0)
     axes = reads.added_up(data)
     for i, x in enumerate(op.inputs):
@@ -113,7 +113,7 @@ def by_rows(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> li
 
 
 def by_rows_summed(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Sums over rows, like the gradient of a convolution's kernel; with sharded rows, the result is a partial sum."""
+    """Sums over rows, like a convolution kernel's gradient. With sharded rows, the result is a partial sum."""
     return [whole(op.outputs[0])._replace(parts_of=frozenset(reads.added_up(0)[:1]) - {WHOLE})]
 
 

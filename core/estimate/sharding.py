@@ -1,7 +1,8 @@
 """`Sharding`, the layout of a tensor on a mesh, and the interface of layout rules.
 
-A layout has, for each dimension, the mesh axis that shards it, or "-". A tensor may also be a partial sum along some
-axes. Such a tensor must be reduced over the axes' devices before any operation other than an addition reads it.
+For each dimension, a layout has the mesh axis that shards it, or "-". A tensor may also be a partial sum along some
+axes: the true value is the sum over these axes' devices. An addition can read a partial sum; all other operations need
+it reduced first.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +24,16 @@ class Sharding(NamedTuple):
 
 
 class Reads(Protocol):
-    """An operation's inputs, which a layout rule reads by index; each method counts the collectives that it causes."""
+    """An operation's inputs. A layout rule reads them by index, and each method counts the collectives it causes."""
 
     def added_up(self, number: int) -> Axes:
-        """Reduces an input if it is a partial sum, and returns its mesh axes by dimension."""
+        """Reduces an input if it is a partial sum. Returns its mesh axes by dimension."""
 
     def added_up_together(self, numbers: Sequence[int]) -> None:
-        """Reduces inputs with equal layouts in one collective, because the sum of the inputs is what is reduced."""
+        """Reduces inputs with equal layouts in one collective, because their sum is reduced."""
 
     def whole_along(self, number: int, dimension: int) -> None:
-        """Gathers an input along `dimension`, so that this dimension is no longer sharded."""
+        """Gathers an input along `dimension`, which is then no longer sharded."""
 
     def rows_of_table(self, shape: Sequence[int]) -> str:
         """Returns the mesh axis that shards the rows of a lookup table of this shape."""
@@ -45,7 +46,7 @@ Rule = Callable[[tf.Operation, Reads, Sequence[Sharding]], list[Sharding]]
 
 
 def laid_out(x: tf.Tensor, axes: Axes) -> tf.Tensor:
-    """Gives `x`, and its gradient, the layout `axes` in a trace, with DTensor's `relayout` operation."""
+    """Gives `x` and its gradient the layout `axes` in a trace, with DTensor's `relayout` operation."""
     return gen_dtensor_ops.relayout(x, ",".join(axes))
 
 
@@ -54,7 +55,7 @@ def whole(x: tf.Tensor) -> Sharding:
 
 
 def unknown(op: tf.Operation, reads: Reads, shardings: Sequence[Sharding]) -> list[Sharding]:
-    """Gathers all inputs, for operations without a rule; the results are whole."""
+    """Gathers all inputs of an operation without a rule. The results are whole."""
     for i in range(len(op.inputs)):
         for d, axis in enumerate(reads.added_up(i)):
             if axis != WHOLE:

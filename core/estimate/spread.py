@@ -1,9 +1,9 @@
 """Propagates layouts on a mesh through a traced step, and counts the collectives that the step needs.
 
-The step is traced for one device. Variables have their planned layouts, batches are sharded by rows, and the rules of
+The step is traced for one device. Variables have their planned layouts, and batches are sharded by rows. The rules of
 `core/estimate/rules.py` determine all other layouts. As in DTensor, a partial sum is reduced when an operation other
-than an addition reads it; a loop's sum is reduced after the loop. An operation without a rule is assumed to read whole
-inputs, and is reported.
+than an addition reads it. A sum in a loop is reduced after the loop. An operation without a rule is assumed to read
+whole inputs, and is reported.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ class Spread:
         return math.prod(self.sizes[axis] for axis in axes if axis != WHOLE)
 
     def _walk(self, graph: Any) -> str:
-        """Propagates layouts through `graph`; returns the pass ("forward" or "backward") of its last operation."""
+        """Propagates layouts through `graph`. Returns the pass of its last operation, "forward" or "backward"."""
         where = self._where
         for op in needed(graph):
             if "gradient" in op.name and self._where == FORWARD:
@@ -94,7 +94,7 @@ class Spread:
         return ends
 
     def note(self, axis: str, kind: str, size: int, *, because: str = "") -> None:
-        """Counts a collective of `size` bytes along `axis`, once per iteration of its loop."""
+        """Counts a collective of `size` bytes along `axis`. In a loop, it counts once per iteration."""
         if self.sizes.get(axis, 1) > 1 and not self._silent:
             taken = Taken(axis, kind, self._where)
             self.counts[taken] += self._times
@@ -104,7 +104,7 @@ class Spread:
 
 
 class _At:
-    """An operation with the layouts of its inputs; implements `Reads` for its rule."""
+    """An operation with the layouts of its inputs. It implements `Reads` for its rule."""
 
     def __init__(self, spread: Spread, op: tf.Operation):
         self.spread, self.op, self.graph = spread, op, id(op.graph)
@@ -202,7 +202,7 @@ class _At:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _fitted(self, sharding: Sharding, x: tf.Tensor) -> Sharding:
-        """Returns `sharding`, or a whole layout if its number of dimensions differs from that of `x`."""
+        """Returns `sharding`. If `x` has another number of dimensions, returns a whole layout."""
         return sharding if len(sharding.axes) == (x.shape.rank or 0) else whole(x)
 
     def _set(self, x: tf.Tensor, sharding: Sharding) -> None:
@@ -220,7 +220,7 @@ class _At:
             self._set(x, Sharding(sharding.axes))
 
     def _write(self) -> None:
-        """Counts the collectives of a variable's update; sharding a whole value costs nothing."""
+        """Counts the collectives of a variable's update. Sharding a whole value costs nothing."""
         op = self.op
         written, _, size = self._variable(op.inputs[0])
         gathered = set[str]()
@@ -270,7 +270,7 @@ class _At:
             spread._times, spread._where = before
 
     def _going_round(self, graph: Any, given: Mapping[int, Sharding]) -> dict[int, Sharding]:
-        """Returns the layouts of a loop's variables; a sum over iterations may stay a partial sum."""
+        """Returns the layouts of a loop's variables. A sum over iterations may stay a partial sum."""
         found = {}
         for i, inner in enumerate(graph.outputs):
             sharding = self.spread._shardings.get((id(graph), inner.name))
@@ -287,7 +287,7 @@ class _At:
 
 
 def _added(total: tf.Tensor, so_far: tf.Tensor) -> tf.Tensor | None:
-    """Returns the term in `total = so_far + term`; `None` if `total` isn't such a sum."""
+    """Returns `term` if `total` is `so_far + term`, else `None`."""
     while total.op.type == "Identity":
         total = total.op.inputs[0]
     if total.op.type not in ("Add", "AddV2"):

@@ -16,7 +16,7 @@ _IN_A_ROUND = 4  # of a value
 
 
 def work_of(graph: Any) -> Counter[str]:
-    """Returns the number of control-flow operations that loops and conditions run, and of all graph nodes."""
+    """Returns how many control-flow operations loops and conditions run, and how many graph nodes run in all."""
     turns = sum(times * _turns(op) for op, times in performed(graph))
     return Counter({TURNS: round(turns), NODES: nodes_of(graph)})
 
@@ -24,8 +24,8 @@ def work_of(graph: Any) -> Counter[str]:
 def _turns(op: tf.Operation) -> int:
     """Counts the control-flow operations that TensorFlow runs in place of the loop or condition `op`.
 
-    A loop runs four per variable and iteration: merge, switch, identity and next iteration. A condition runs one per
-    input and one per output.
+    A loop runs four per variable and iteration: merge, switch, identity and next iteration. A condition runs one for
+    each input and output.
     """
     if is_loop(op):
         return called_by(op)[0].times * _IN_A_ROUND * sum(x.dtype != tf.resource for x in op.inputs)
@@ -33,7 +33,7 @@ def _turns(op: tf.Operation) -> int:
 
 
 def nodes_of(graph: Any) -> int:
-    """Counts the operations in the graphs of a traced function and its callees, whether they run or not."""
+    """Counts all operations in the graphs of a traced function and its callees, even those that don't run."""
     ahead, seen = [graph], {id(graph): 0}
     while ahead:
         one = ahead.pop()
@@ -50,12 +50,12 @@ _OPERATIONS, _BYTES, _STARTS = 1e11, 2e10, 1e6  # per second, roughly; the longe
 
 
 def chain_in(graph: Any) -> Mapping[Kind, float]:
-    """Returns `{kind: number}` of the operations in the longest chain of a traced function."""
+    """Returns the operations in the longest chain of a traced function, `{kind: number}`."""
     return _chain(graph)[1]
 
 
 def _chain(graph: Any) -> tuple[float, Counter[Kind]]:
-    """Returns the longest chain's rough duration in seconds, and its operations `{kind: number}`."""
+    """Returns the rough duration of the longest chain in seconds, and its operations `{kind: number}`."""
     lengths, own, before = {"": 0.0}, dict[str, Counter[Kind]](), dict[str, str]()  # by operation; "" means none
     for op in needed(graph):
         earlier = [x.op.name for x in op.inputs] + [x.name for x in op.control_inputs]

@@ -1,4 +1,4 @@
-"""Layers with explicit sizes, whose variables are made in `__init__`. For activations except `gelu`, use `tf.nn`."""
+"""Layers with explicit sizes. `__init__` makes their variables. Activations come from `tf.nn`, except `gelu`."""
 
 from core.layers.attend import attend
 from core.layers.attention import MultiHeadAttention

@@ -1,4 +1,4 @@
-"""The arithmetic of attention: pure functions of queries, keys and values.
+"""The arithmetic of attention, as pure functions of queries, keys and values.
 
 Short sequences use `dense_attention`, which keeps all scores for the gradient; long ones use `tiled_attention`.
 """
@@ -37,16 +37,17 @@ def attend(
     """Returns `softmax(q k' / sqrt(size)) v` of `q` [batch, time, heads, size], `k`, `v` [batch, keys, kv_heads, size].
 
     `mask` is true where attention is allowed: `[batch, heads, time, keys]`, `[batch, time, keys]` or `[batch, keys]`.
-    Its axes may have size 1 for a shared mask. With `documents` [batch, time], integers, a query sees keys of the same
-    document. With `causal`, query `i` sees the keys up to `first_query + i`, and with a `window` only the last
-    `window` of these. A query that sees no key gets zeros.
+    Its axes may have size 1 for a shared mask. `documents` [batch, time] are integers: a query sees only keys of its
+    document. With `causal`, query `i` sees keys up to `first_query + i`. With a `window` too, it sees only the last
+    `window` of these keys. A query that sees no key gets zeros.
 
-    `bias` is added to the scores: `[batch, heads, time, keys]`, or 1 for shared axes. `slopes` [heads] subtract
-    `slope * distance` (ALiBi: Press et al., 2022). Both have gradients.
+    `bias` is added to the scores: `[batch, heads, time, keys]`, or 1 for shared axes. `slopes` [heads] subtract `slope
+    * distance` from the scores (ALiBi: Press et al., 2022). `bias` and `slopes` have gradients.
 
-    More than `chunk_size` queries are computed in tiles of at most `chunk_size` queries and keys, without keeping
-    scores for the gradient; a window also divides shorter sequences. Tiles need a `time` and a number of keys that are
-    known while tracing. `None` turns tiles off. Results agree to rounding, but tiles drop other weights.
+    If there are more than `chunk_size` queries, the scores are computed in tiles of at most `chunk_size` queries and
+    keys. Tiles aren't kept for the gradient. A `window` also makes tiles of shorter sequences, to skip hidden keys.
+    Tiles need a `time` and a number of keys that are known while tracing. `chunk_size=None` turns tiles off. Tiles
+    change results by rounding only, except that dropout draws another mask.
     """
     check_fraction(dropout_rate=dropout_rate)
     if chunk_size is not None:
@@ -80,7 +81,7 @@ def attend(
 
 
 def _tile(time: object, keys: object, chunk_size: int | None, window: int | None) -> int | None:
-    """Returns the largest size of a tile, or `None` for all scores at once."""
+    """Returns the largest number of queries and keys in a tile, or `None` to compute all scores at once."""
     if chunk_size is None or not isinstance(time, int) or not isinstance(keys, int):
         return None
     # The scores of a short sequence need little memory, but those outside of a window are wasted.
@@ -101,7 +102,7 @@ def _attend_dense(
     dropout_rate: float,
     rng: Rng | None,
 ) -> tf.Tensor:
-    """Attends with a scaled `q` [batch, time, group, head, size], and `k` and `v` [batch, keys, group, size]."""
+    """Attends with all scores at once. `q` is [batch, time, group, head, size]; `k`, `v` [batch, keys, group, size]."""
     time, keys = tf.range(tf.shape(q)[1]), tf.range(tf.shape(k)[1])
     if documents is not None:
         same = tf.expand_dims(documents, 2) == tf.expand_dims(documents, 1)

@@ -20,7 +20,7 @@ _JOINED = 2**20  # values of three matrices; larger ones use all cores one by on
 
 
 class Cache(NamedTuple):
-    """Keys and values of `length` earlier positions, for decoding, with room for `keys.shape[1]` positions."""
+    """Keys and values of earlier positions, for decoding: `length` are filled, and `keys.shape[1]` fit."""
 
     keys: tf.Tensor  # [batch, room, kv_heads, head_size]
     values: tf.Tensor
@@ -30,16 +30,17 @@ class Cache(NamedTuple):
 class MultiHeadAttention(Module):
     """Multi-head attention of a sequence to itself or to a `context`: `[batch, time, size]` to `[batch, time, size]`.
 
-    With fewer `num_kv_heads` than `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
-    hides the future, and a `window` all but the last `window` positions. `rotary_base` turns on rotary positions (10000
-    in the paper), and `alibi` scores that fall with the distance (Press et al., 2022). More than `chunk_size` queries
-    are computed in tiles of at most `chunk_size` queries and keys, whose scores are recomputed for the gradient (Dao et
-    al., 2022). Tiles need a number of queries that is known while tracing. `out_init` is a separate initializer for
-    the output matrix.
+    If `num_kv_heads` is below `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal` hides
+    later positions. With a `window`, a position sees only the last `window` positions. `rotary_base` turns on rotary
+    positions (the paper's base is 10000). `alibi` lowers scores in proportion to the distance (Press et al., 2022).
+    `out_init` initializes the output matrix.
 
-    `mask` is true where attention is allowed, and broadcasts to `[batch, heads, queries, keys]`, `[batch, queries,
-    keys]` or `[batch, keys]`. With `documents` [batch, time], integers, a position sees its own document. A query that
-    sees no key gets zeros.
+    More than `chunk_size` queries are computed in tiles of at most `chunk_size` queries and keys. The gradient
+    recomputes the scores of the tiles (Dao et al., 2022). Tiles need a number of queries that is known while tracing.
+
+    `mask` is true where attention is allowed. It broadcasts to `[batch, heads, queries, keys]`, `[batch, queries,
+    keys]` or `[batch, keys]`. With `documents` [batch, time], integers, a position sees only positions of its document.
+    A query that sees no key gets zeros.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class MultiHeadAttention(Module):
         return self.out(_join(y))
 
     def empty_cache(self, batch_size: int | tf.Tensor, room: int, dtype: tf.DType | None = None) -> Cache:
-        """Returns an empty cache for `room` positions, by default in the dtype of the phase."""
+        """Returns an empty cache for `room` positions. The default of `dtype` is the phase's dtype."""
         check_size(room=room)
         zeros = tf.zeros([batch_size, room, self.num_kv_heads, self.head_size], dtype or compute_dtype())
         return Cache(zeros, zeros, tf.constant(0))
@@ -122,8 +123,8 @@ class MultiHeadAttention(Module):
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
         """Returns the outputs for `x`, which continues the sequence in `cache`, and the cache extended with `x`.
 
-        `x` is `[batch, time, size]`; one call with all positions gives the same as a call for each position. If the
-        cache has no room for `x`, an error is raised. (In a compiled program, the outputs are `nan` instead.)
+        `x` is `[batch, time, size]`. One call with all positions gives the same outputs as one call per position. A
+        cache without room for `x` raises an error. In a compiled program, the outputs are `nan` instead.
         """
         check_axes(self, x, "batch, time, size")
         if not self.causal or self.takes_context:
@@ -151,7 +152,7 @@ class MultiHeadAttention(Module):
         return self.query(x), self.key(context), self.value(context)
 
     def _joined(self, x: tf.Tensor) -> Sequence[tf.Tensor] | None:
-        """Returns `[queries, keys, values]` from one matmul of `x`; `None` if separate matmuls are needed or faster."""
+        """Returns `[queries, keys, values]` from one matmul of `x`; `None` if that is impossible or slower."""
         layers = (self.query, self.key, self.value)
         if not in_xla() or any(type(layer) is not Linear or computes_by_parts(layer.w) for layer in layers):
             return None
@@ -167,7 +168,7 @@ class MultiHeadAttention(Module):
         return [tf.reshape(y, [*leading, width]) for y, width in zip(parts, widths, strict=True)]
 
     def _by_head(self, made: Sequence[tf.Tensor], first: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Splits the tensors of `made` into heads: [batch, time, heads, head_size]; `first` is the first position."""
+        """Splits `made` into heads: [batch, time, heads, head_size]. `first` is the position of the first one."""
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         q, k, v = (tf.reshape(y, [*sizes(y)[:-1], n, self.head_size]) for y, n in zip(made, heads, strict=True))
         if self.rotary_base is not None:
@@ -198,7 +199,7 @@ def _join(y: tf.Tensor) -> tf.Tensor:
 
 
 def _write(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """Returns `old` with `new` from position `first` on. Uses `tf.where`: XLA has no slices of unknown size."""
+    """Returns `old` with `new` from position `first` on. XLA has no slices of unknown size, so this uses `tf.where`."""
     distance = tf.range(tf.shape(old)[1]) - first
     time = tf.shape(new)[1]
     inside = ((distance >= 0) & (distance < time))[:, tf.newaxis, tf.newaxis]

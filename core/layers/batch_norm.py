@@ -10,20 +10,21 @@ from core.task.statistics import Statistics, Sums, Values
 
 
 class BatchNorm(Norm):
-    """Ioffe and Szegedy (2015): normalises each channel to zero mean and unit variance over the batch and space.
+    """Normalises each channel to zero mean and unit variance over the batch and space (Ioffe and Szegedy, 2015).
 
-    `layer(x, statistics=statistics)` trains. It normalises with the batch's mean and variance, and adds the batch's
-    sums to `statistics`. From these the engine computes the new moving averages (see `core.task.statistics`).
-    `layer(x)` normalises with the moving averages. With `sync`, the batch is that of all replicas together.
+    `layer(x, statistics=statistics)` trains: it normalises with the batch's mean and variance, and adds the batch's
+    sums to `statistics`. The engine computes new moving averages from these sums (see `core.task.statistics`).
+    `layer(x)` evaluates: it normalises with the moving averages. With `sync`, the batch is that of all replicas
+    together.
 
-    A moving average weighs the batch of `k` updates ago by `decay ** k`, and divides by the sum of these weights.
-    Thanks to this bias correction (Kingma and Ba, 2015), it is right from the first update on, for every `decay`.
+    A moving average weighs the batch of `k` updates ago by `decay ** k`, and divides by the sum of the weights. This
+    bias correction (Kingma and Ba, 2015) makes the average right from the first update on, for every `decay`.
 
-    The variance is Σ (x − mean)² / n in training and in the moving average, as in Flax and the paper's training. The
+    The variance is Σ (x − mean)² / n, in training and in the moving average, as in Flax and the paper's training. The
     paper's inference and PyTorch's `running_var` divide by n − 1. PyTorch's `momentum` is `1 - decay`.
 
-    With the averages, an output is the difference of two products. Its error is about 1e-7 times |mean| / deviation:
-    1e-3 if the mean is ten thousand deviations from zero. Training has no such error: it centres the batch first.
+    In evaluation, an output is the difference of two products. Its error is about 1e-7 times |mean| / deviation: 1e-3
+    if the mean is ten thousand deviations from zero. Training centres the batch first, and has no such error.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class BatchNorm(Norm):
 
     @property
     def moving(self) -> tuple[tf.Variable, ...]:
-        """Returns `(moving_mean, moving_variance)`, the order in which `moments` returns its values."""
+        """Returns `(moving_mean, moving_variance)`, in the order of `moments`."""
         return self.moving_mean, self.moving_variance
 
     def moments(self, sums: Sums) -> Values:
-        """Returns the mean and variance of `sums` alone; if `sums.count` is 0, the moving averages."""
+        """Returns the mean and variance that `sums` give. If `sums.count` is 0, returns the moving averages."""
         old_mean, old_variance = (tf.cast(v, tf.float64) for v in self.moving)
         distance, variance = _moments(sums)
         variance = one_of(sums.count > 0.0, variance, old_variance)  # `distance` is 0 then
@@ -76,7 +77,7 @@ class BatchNorm(Norm):
         }
 
     def averages(self, sums: Sums) -> Values:
-        """Returns the moving averages after an update with `sums`; if `sums.count` is 0, the old averages."""
+        """Returns the moving averages after an update with `sums`. If `sums.count` is 0, they don't change."""
         old_mean, old_variance = (tf.cast(v, tf.float64) for v in (self.moving_mean, self.moving_variance))
         distance, variance = _moments(sums)
         seen = sums.count > 0.0
@@ -92,7 +93,7 @@ class BatchNorm(Norm):
         }
 
     def _batch(self, x: tf.Tensor, statistics: Statistics) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns `x - constant`, the mean of that difference, and its variance; adds the batch to `statistics`."""
+        """Adds the batch to `statistics`. Returns `x - constant`, and the mean and variance of this difference."""
         seen = spread(x, list(range(x.shape.rank - 1)), keepdims=False)
         rest, variance = seen.rest, seen.variance
         # The sums are about the moving mean, which all microbatches and replicas of a step share. It may be far from
@@ -109,7 +110,7 @@ class BatchNorm(Norm):
 
 
 def _moments(sums: Sums) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `(distance, variance)`: the mean is `distance` plus the reference point of `sums`."""
+    """Returns `(distance, variance)` of `sums`. The mean is `distance` plus the reference point of `sums`."""
     some = tf.maximum(sums.count, 1.0)
     distance = sums.total / some
     return distance, tf.maximum(sums.square / some - tf.square(distance), 0.0)

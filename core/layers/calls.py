@@ -1,4 +1,4 @@
-"""How containers call their layers: `rng` and `statistics` are passed to layers with such arguments."""
+"""How a container calls its layers: it passes `rng` and `statistics` to layers that have such arguments."""
 
 import inspect
 from collections.abc import Callable
@@ -21,5 +21,5 @@ def arguments_of(layer: Layer) -> frozenset[str]:
 
 
 def call(layer: Layer, takes: frozenset[str], x: tf.Tensor, **passed: Any) -> tf.Tensor:
-    """Returns `layer(x, ...)` with the arguments of `passed` whose names are in `takes`."""
+    """Calls `layer` with `x`, and with those arguments of `passed` whose names are in `takes`."""
     return layer(x, **{name: value for name, value in passed.items() if name in takes})

@@ -34,7 +34,7 @@ class Sequential(Module):
 
 
 class Residual(Module):
-    """Returns `shortcut(x) + layer(x)` (He et al., 2016); without a shortcut, `x + layer(x)`."""
+    """Returns `shortcut(x) + layer(x)`, or `x + layer(x)` without a `shortcut` (He et al., 2016)."""
 
     def __init__(self, layer: Layer, shortcut: Layer | None = None):
         super().__init__()

@@ -30,7 +30,7 @@ from core.tracing import computes_by_parts
 
 
 class ConvBase(Module):
-    """The common part of convolutions and transposed convolutions: everything except the arithmetic."""
+    """The common base of convolutions and transposed convolutions, without the arithmetic."""
 
     rank: int  # number of spatial axes
 
@@ -76,19 +76,19 @@ class ConvBase(Module):
 
 
 class Conv1D(ConvBase):
-    """A convolution of `[batch, length, channels]`; `padding=[(dilation * (kernel_size - 1), 0)]` makes it causal."""
+    """Convolves `[batch, length, channels]`. For a causal one: `padding=[(dilation * (kernel_size - 1), 0)]`."""
 
     rank = 1
 
 
 class Conv2D(ConvBase):
-    """A convolution of `[batch, height, width, channels]`."""
+    """Convolves `[batch, height, width, channels]`."""
 
     rank = 2
 
 
 class Conv3D(ConvBase):
-    """A convolution of `[batch, depth, height, width, channels]`."""
+    """Convolves `[batch, depth, height, width, channels]`."""
 
     rank = 3
 
@@ -105,7 +105,7 @@ def convolve(
 ) -> tf.Tensor:
     """Returns the convolution of `x` with `w` in the dtype of `x`, with gradients on every device.
 
-    If `turned` is true, gradients may be computed as convolutions of transposed tensors, if that is faster.
+    `turned` allows gradients to be computed as convolutions of transposed tensors if those are faster.
     """
 
     def op(x: tf.Tensor, stride: Sequence[int], padding: str) -> tf.Tensor:
@@ -146,9 +146,9 @@ def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
 def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
     """Convolves `x` `[rows, height, width, in]` with `w` `[height, width, in, out]`; the kernel must fit into `x`.
 
-    Both gradients are convolutions too. The gradient of `w` convolves `x` with `dy`, with rows in place of channels.
-    The gradient of `x` convolves `dy` with the mirrored `w`. So both run on Eigen's forward kernel, its fastest. The
-    gain is largest if `in` or `out` is small, as in a generator's first and last layers.
+    Both gradients are convolutions too, so they run on Eigen's forward kernel, which is its fastest. The gradient of
+    `w` convolves `x` with `dy`, with the axes of rows and channels swapped. The gradient of `x` convolves `dy` with the
+    mirrored `w`. The gain is largest if `in` or `out` is small, as in a generator's first and last layers.
     """
     y = tf.nn.conv2d(x, w, 1, "VALID")
 

@@ -1,6 +1,6 @@
-"""Transposed convolutions, which upsample: each computes the gradient of a convolution with respect to its input.
+"""Transposed convolutions, which upsample. Each computes the gradient of a convolution with respect to its input.
 
-Channels are last, and kernels are `[*window, in_channels / groups, out_channels]` as in a convolution.
+Inputs have channels last. Kernels are `[*window, in_channels / groups, out_channels]`, as in a convolution.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from core.layers.windows import Pairs, half_kernel, split_groups
 
 
 class _ConvTranspose(ConvBase):
-    """A transposed convolution.
+    """The base of the transposed convolutions. `padding` is the padding of the convolution whose gradient is computed.
 
-    `padding` is the padding of the convolution whose gradient is computed. Let `span = (kernel_size - 1) * dilation +
-    1`. `"SAME"` turns `n` values into `n * stride`, and `"VALID"` into `(n - 1) * stride + max(span, stride)`. An
-    explicit padding is cut off both ends of `(n - 1) * stride + span` values.
+    Let `span = (kernel_size - 1) * dilation + 1`. `"SAME"` turns `n` values into `n * stride`. `"VALID"` turns `n`
+    values into `(n - 1) * stride + max(span, stride)`. An explicit padding is cut off both ends of `(n - 1) * stride +
+    span` values.
     """
 
     def _convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -25,19 +25,19 @@ class _ConvTranspose(ConvBase):
 
 
 class ConvTranspose1D(_ConvTranspose):
-    """A transposed convolution of `[batch, length, channels]`."""
+    """Computes a transposed convolution of `[batch, length, channels]`."""
 
     rank = 1
 
 
 class ConvTranspose2D(_ConvTranspose):
-    """A transposed convolution of `[batch, height, width, channels]`."""
+    """Computes a transposed convolution of `[batch, height, width, channels]`."""
 
     rank = 2
 
 
 class ConvTranspose3D(_ConvTranspose):
-    """A transposed convolution of `[batch, depth, height, width, channels]`."""
+    """Computes a transposed convolution of `[batch, depth, height, width, channels]`."""
 
     rank = 3
 
@@ -85,7 +85,7 @@ def transposed_convolve(
 
 
 def spread_taps(w: tf.Tensor, dilation: Sequence[int]) -> tf.Tensor:
-    """Returns `w` with `dilation - 1` zeros between neighbouring values along each spatial axis."""
+    """Returns `w` dilated: with `dilation - 1` zeros between neighbouring values along each spatial axis."""
     for axis, (k, d) in enumerate(zip(w.shape[:-2], dilation, strict=True)):
         if d > 1:
             before, after = w.shape[:axis].as_list(), w.shape[axis + 1 :].as_list()

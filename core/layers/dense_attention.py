@@ -1,8 +1,8 @@
 """Attention with all scores in memory.
 
-The gradient makes few passes over tensors of shape [..., queries, keys]. All other tensors are smaller by a factor of
-the sequence's length, so work is done there if possible. The softmax's gradient needs a sum over keys, which is
-computed from the attention's output (Dao et al., 2022). Instead of a large product, its small operand is transposed.
+Tensors of shape [..., queries, keys] are the largest, so the gradient passes over them rarely and works on smaller
+tensors instead. The softmax's gradient needs a sum over keys. It is computed from the attention's output (Dao et al.,
+2022). To avoid transposing a large matmul result, the code transposes its small operand.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ def weighted_values(
     *,
     added: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Returns `softmax(q k') v` [batch, time, groups, heads, value size]; a negative `bias` replaces its score.
+    """Returns `softmax(q k' + added) v` [batch, time, groups, heads, value size]; a negative `bias` replaces its score.
 
-    `q` is [batch, time, groups, heads, size], `k` and `v` are [batch, keys, groups, size]. The `bias` broadcasts to
-    [batch, groups, heads, time, keys], and has no gradient. `added`, which broadcasts too, is added to scores and has a
-    gradient. `drop` is applied to the softmax, which has that shape.
+    `q` is [batch, time, groups, heads, size]. `k` and `v` are [batch, keys, groups, size]. The softmax is [batch,
+    groups, heads, time, keys], and `drop` is applied to it. `bias` and `added` broadcast to the same shape. `added` has
+    a gradient, and `bias` has none.
     """
 
     @tf.custom_gradient
@@ -77,7 +77,7 @@ def weighted_values(
 
 
 def bias_of(mask: tf.Tensor) -> tf.Tensor:
-    """Returns 0.0 where `mask` is true, and elsewhere a score so low that the softmax makes it zero."""
+    """Returns 0.0 where `mask` is true. Elsewhere it returns a score so low that the softmax makes it zero."""
     # A logarithm, because XLA computes it once; it would repeat a selection wherever scores are read, in each
     # layer.
     return tf.maximum(tf.math.log(tf.cast(mask, tf.float32)), 0.5 * tf.float32.min)
@@ -96,5 +96,5 @@ def _turned(x: tf.Tensor) -> tf.Tensor:
 
 
 def sum_like(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """Sums `x` over those of its axes that have size 1 in `like`."""
+    """Sums `x` over the axes that have size 1 in `like`."""
     return tf.reduce_sum(x, [axis for axis, size in enumerate(like.shape) if size == 1], keepdims=True)

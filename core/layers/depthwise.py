@@ -18,7 +18,7 @@ from core.random import Rng
 class DepthwiseConv2D(Module):
     """Convolves each channel of `[batch, height, width, channels]` with `multiplier` separate filters.
 
-    The kernel has the shape for a convolution with one group per channel: `[height, width, 1, channels * multiplier]`.
+    The kernel is `[height, width, 1, channels * multiplier]`, as in a convolution with one group per channel.
     """
 
     def __init__(

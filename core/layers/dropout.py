@@ -18,7 +18,7 @@ _calls: contextvars.ContextVar[dict[Module, list[bool]] | None] = contextvars.Co
 
 @contextlib.contextmanager
 def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
-    """Yields `{layer: [True, False]}`: the dropout layers called in its `with` block, and which calls had an `rng`."""
+    """Records dropout calls in its `with` block: yields `{layer: [True, False]}`, true for a call with `rng`."""
     found: dict[Module, list[bool]] = {}
     token = _calls.set(found)
     try:
@@ -28,7 +28,7 @@ def noticing_calls() -> Iterator[Mapping[Module, Sequence[bool]]]:
 
 
 class _Dropper(Module):
-    """Drops values with probability `rate`, and scales the others by `1 / (1 - rate)`, which keeps the mean."""
+    """Drops values with probability `rate`, and multiplies the others by `1 / (1 - rate)` to keep the mean."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -49,11 +49,11 @@ class _Dropper(Module):
 
 
 class Dropout(_Dropper):
-    """Srivastava et al. (2014): drops each value independently."""
+    """Drops each value independently (Srivastava et al., 2014)."""
 
 
 class SpatialDropout(_Dropper):
-    """Tompson et al. (2015): drops whole channels of `[batch, ..., channels]`."""
+    """Drops whole channels of `[batch, ..., channels]` (Tompson et al., 2015)."""
 
     def _mask_shape(self, x: tf.Tensor) -> list[Any]:
         batch, *space, channels = sizes(x)
@@ -61,7 +61,7 @@ class SpatialDropout(_Dropper):
 
 
 class StochasticDepth(_Dropper):
-    """Huang et al. (2016): drops all values of an example; put it last in the inner layer of a `Residual`."""
+    """Drops all values of an example (Huang et al., 2016). Put it last in the inner layer of a `Residual`."""
 
     def _mask_shape(self, x: tf.Tensor) -> list[Any]:
         batch, *rest = sizes(x)
@@ -69,7 +69,7 @@ class StochasticDepth(_Dropper):
 
 
 def drop(x: tf.Tensor, rng: Rng, rate: float, mask_shape: list[Any]) -> tf.Tensor:
-    """Drops values of `x`; along an axis of size 1 in `mask_shape`, values are dropped or kept together."""
+    """Drops values of `x`. Along an axis of size 1 in `mask_shape`, all values are dropped or kept together."""
     # Sixteen bits decide on each value: half the draws, for a rate exact to 1e-5. The scale uses the rounded rate, so
     # the mean is exact.
     threshold = min(round(rate * 2**16), 2**16 - 1)

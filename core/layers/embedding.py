@@ -16,9 +16,9 @@ from core.random import Rng
 
 
 class Embedding(Module):
-    """Looks up a vector for each id below `num_embeddings`; `logits` reuses the table (Press and Wolf, 2017).
+    """Looks up a vector for each id below `num_embeddings`. `logits` reuses the table (Press and Wolf, 2017).
 
-    Maps integer ids [...] to vectors [..., size] in the `dtype` given to the call, by default that of the phase.
+    It maps integer ids [...] to vectors [..., size]. The `dtype` of a call is by default the phase's.
     """
 
     def __init__(self, num_embeddings: int, size: int, *, rng: Rng, w_init: Initializer | None = None):
@@ -57,7 +57,7 @@ class LearnedPositions(Module):
         self.w = tf.Variable(w_init(rng.fold("w"), [max_length, size]), name="w")
 
     def __call__(self, x: tf.Tensor, first: tf.Tensor | int = 0) -> tf.Tensor:
-        """Adds position vectors to `x`; `first` is the position of `x[:, 0]`, which decoding needs."""
+        """Adds position vectors to `x`. `first` is the position of `x[:, 0]`, for decoding."""
         check_last(self, x, self.size, "size")
         check_axes(self, x, "batch, time, size")
         time, start = x.shape[1], tf.get_static_value(first)

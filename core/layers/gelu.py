@@ -12,7 +12,7 @@ _CUBIC = 0.044715 * _LINEAR
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` times the normal distribution function of `x`, in the paper's tanh approximation."""
+    """Returns x · Φ(x) in the paper's tanh approximation, where Φ is the normal distribution function."""
     check_floats("gelu", x)
     return _gelu(x) if x.dtype.size >= 4 else _half_gelu(x)
 
@@ -32,7 +32,7 @@ def _gelu(x: tf.Tensor) -> Any:
 
 @tf.custom_gradient
 def _half_gelu(x: tf.Tensor) -> Any:
-    """Computes in float32, since squares overflow float16, but stores `x` alone for the gradient."""
+    """Computes `gelu` of half precision in float32, where squares don't overflow; stores only `x` for the gradient."""
 
     def gradient(dy: tf.Tensor) -> tf.Tensor:
         wide = widen(x)

@@ -42,7 +42,7 @@ class Linear(Module):
 
 
 class Bilinear(Module):
-    """Computes `left @ w[:, :, k] @ right + b[k]` for each output k, over the last axes of two inputs."""
+    """Computes `left @ w[:, :, k] @ right + b[k]` for each output `k`, over the last axes of `left` and `right`."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from core.tracing import computes_by_parts, in_xla_on_cpu
 
 
 class Norm(Module):
-    """The common part of the norms: an optional scale and offset per channel, and `epsilon` under the root."""
+    """The common base of the norms. Scale and offset per channel are optional; `epsilon` is added under the root."""
 
     def __init__(self, size: int, *, epsilon: float, scale: bool, offset: bool):
         super().__init__()
@@ -26,7 +26,7 @@ class Norm(Module):
         self.offset = tf.Variable(tf.zeros([size]), name="offset") if offset else None
 
     def _in_rows(self) -> bool:
-        """Says whether to reshape the input to [rows, size]; not on a mesh, which can't merge sharded axes."""
+        """Says whether to reshape the input to [rows, size]. A mesh can't: it doesn't merge sharded axes."""
         return self.scale is not None and not computes_by_parts(self.scale)
 
     def _of_rows(self, x: tf.Tensor, *, centred: bool) -> tf.Tensor:
@@ -38,7 +38,7 @@ class Norm(Module):
 
 
 class LayerNorm(Norm):
-    """Ba et al. (2016): normalises the last axis to zero mean and unit variance, then scales and shifts it."""
+    """Normalises the last axis to zero mean and unit variance, then scales and shifts it (Ba et al., 2016)."""
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
@@ -55,7 +55,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Zhang and Sennrich (2019): divides the last axis by its root mean square, then scales it."""
+    """Divides the last axis by its root mean square, then scales it (Zhang and Sennrich, 2019)."""
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=False)
@@ -70,7 +70,7 @@ class RMSNorm(Norm):
 
 
 class GroupNorm(Norm):
-    """Wu and He (2018): normalises each group of channels over space to zero mean and unit variance."""
+    """Normalises each group of channels to zero mean and unit variance over space (Wu and He, 2018)."""
 
     def __init__(self, size: int, groups: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
         super().__init__(size, epsilon=epsilon, scale=scale, offset=offset)
@@ -100,9 +100,9 @@ class GroupNorm(Norm):
 
 
 class InstanceNorm(GroupNorm):
-    """Ulyanov et al. (2016): normalises each channel of each example to zero mean and unit variance over space.
+    """Normalises each channel of each example to zero mean and unit variance over space (Ulyanov et al., 2016).
 
-    By default it has a scale and an offset; PyTorch's `InstanceNorm` has neither.
+    It has a scale and an offset by default. PyTorch's `InstanceNorm` has neither.
     """
 
     def __init__(self, size: int, *, epsilon: float = 1e-6, scale: bool = True, offset: bool = True):
@@ -110,7 +110,7 @@ class InstanceNorm(GroupNorm):
 
 
 class Spread(NamedTuple):
-    """Values minus the constant `about`, which is near their mean, with their remaining mean and variance."""
+    """Values minus a constant `about` near their mean, and the mean and variance of these differences."""
 
     about: tf.Tensor
     centred: tf.Tensor
@@ -121,8 +121,9 @@ class Spread(NamedTuple):
 def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Spread:
     """Measures the mean and variance of `x` over `axes`, exactly even if the mean is far from zero.
 
-    The rounding error of a mean grows with the values' size, and may exceed their differences. So first a constant
-    is subtracted, the mean of an eighth of the values. That is exact, and leaves small differences.
+    The rounding error of a mean grows with the size of the values. It may exceed the differences between them. So the
+    mean of an eighth of the values is subtracted first, as a constant. This subtraction is exact and leaves small
+    values.
     """
     # Not `tf.nn.moments`: its variance treats the mean as constant, which gives wrong second derivatives.
     first = axes[0]
@@ -136,7 +137,7 @@ def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Sprea
 
 
 def mean(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> tf.Tensor:
-    """Returns the mean of `x` over `axes`, zero if empty; the gradient is divided before it is broadcast."""
+    """Returns the mean of `x` over `axes`, or zero for no values. The gradient is divided before it is broadcast."""
     shape = sizes(x)
     count = tf.cast(tf.maximum(math.prod(shape[axis] for axis in axes), 1), x.dtype)
     return tf.reduce_sum(x, axes, keepdims=keepdims) / count

@@ -17,7 +17,7 @@ _Pool = Callable[..., tf.Tensor]  # TensorFlow's: (x, window, stride, padding)
 
 
 class _Pooling(Module):
-    """Slides a window over the spatial axes; by default, the stride is the window's size."""
+    """Slides a window over the spatial axes. The default stride is the window's size."""
 
     def __init__(self, window: Ints, *, stride: Ints | None = None, padding: Padding = "VALID"):
         super().__init__()
@@ -53,7 +53,7 @@ class _Pooling(Module):
 
 
 class MaxPool(_Pooling):
-    """Returns each window's largest value, ignoring padding; NaN if the window contains a NaN."""
+    """Returns each window's largest value. Padding is ignored. A window with a NaN gives NaN."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
@@ -67,7 +67,7 @@ class MaxPool(_Pooling):
 
 
 class AveragePool(_Pooling):
-    """Returns the mean of each window, without padding (PyTorch's default counts padding as zeros)."""
+    """Returns the mean of each window's values. Padding isn't counted (PyTorch's default counts it as zeros)."""
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         window, stride, padding = self._settings(x)
@@ -107,9 +107,10 @@ def _space(x: tf.Tensor) -> list[int]:
 
 
 def _largest(pool: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `pool(x)`, but `nan` for a window with a `nan`, and minus infinity for a window of only that.
+    """Returns `pool(x)`, with right results for windows of `nan` or minus infinity.
 
-    The kernels of TensorFlow and XLA skip both values, or return the dtype's lowest finite number.
+    A window with a `nan` gives `nan`. A window of minus infinity alone gives minus infinity. The kernels of TensorFlow
+    and XLA skip such values, or return the dtype's lowest finite number.
     """
     y = pool(x)
     if not x.dtype.is_floating:
@@ -151,15 +152,15 @@ def _pool(pool: _Pool, x: tf.Tensor, window: Sequence[int], stride: Sequence[int
 
 
 def max_pool(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
-    """Returns `tf.nn.max_pool`, whose gradient goes to the first of equal values, with and without XLA.
+    """Returns `tf.nn.max_pool`. Among equal values the first gets the gradient, with and without XLA.
 
-    XLA's own gradient goes to another of the equal values. On a CPU it takes 10 to 30 times as long as TensorFlow's.
+    XLA's own gradient chooses another of the equal values. On a CPU it takes 10 to 30 times as long as TensorFlow's.
     """
     return _by_slices(x, window, stride, padding) if in_xla() else tf.nn.max_pool(x, window, stride, padding)
 
 
 def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], padding: str) -> tf.Tensor:
-    """Returns `tf.nn.max_pool(x, ...)`; its gradient loops over the positions within the window."""
+    """Returns `tf.nn.max_pool(x, ...)`. The gradient loops over the positions within a window."""
 
     @tf.custom_gradient
     def pooled(x: tf.Tensor) -> Any:
@@ -188,6 +189,6 @@ def _by_slices(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], paddi
 
 
 def _halves(lacking: Any) -> tuple[Any, Any]:
-    """Splits a total padding of `lacking` values into (before, after), as `"SAME"` does: 3 into (1, 2)."""
+    """Splits a total padding of `lacking` values into (before, after) as `"SAME"` does, for example 3 into (1, 2)."""
     lacking = tf.maximum(lacking, 0) if tf.is_tensor(lacking) else max(lacking, 0)
     return lacking // 2, lacking - lacking // 2

@@ -35,7 +35,7 @@ def recompute(fn: Function) -> "Recomputed":
 
 
 class Recomputed(Module):
-    """Calls `layer` with gradient checkpointing; a `Module`, so that the layer's variables are found."""
+    """Calls `layer` with gradient checkpointing. As a `Module`, it exposes the variables of `layer`."""
 
     def __init__(self, fn: Function):
         super().__init__()
@@ -50,7 +50,7 @@ class Recomputed(Module):
 
 
 def recomputed_call(fn: Function, call: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Returns `call(fn, *args, **kwargs)`, which stores only its arguments for the gradient."""
+    """Returns `call(fn, *args, **kwargs)`, and stores only the arguments for the gradient."""
     given = (list(args), kwargs, _held_by(fn))
     values = tf.nest.flatten(given)
     # `rng.progress` has no gradient; as an argument of a custom gradient, it would count as used.
@@ -108,7 +108,7 @@ def _floats_in(result: Any) -> list[tf.Tensor]:
 def _held_by(fn: Function) -> list[tf.Tensor]:
     """Returns the float tensors in attributes of the module `fn` and its submodules, which need gradients too.
 
-    Constants don't: they have values already, unless they replace variables, in a copy by `with_values`.
+    Constants need no gradients. The exception is a copy made by `with_values`, where constants replace variables.
     """
     if not isinstance(fn, tf.Module):
         return []
@@ -127,7 +127,7 @@ def _variables_of(fn: Function) -> list[tf.Variable]:
 def _read_in_loop(fn: Function) -> dict[int, tf.Tensor]:
     """Returns `{id of a variable of fn: value}` in the gradient of a `tf.while_loop`; otherwise an empty dict.
 
-    TensorFlow can read a variable there only through the handle that the loop's body has captured.
+    In such a gradient, TensorFlow can read a variable only through the handle that the loop's body has captured.
     """
     here = tf.compat.v1.get_default_graph()
     if not isinstance(here, while_v2._WhileBodyGradFuncGraph):
@@ -143,9 +143,9 @@ def _read_in_loop(fn: Function) -> dict[int, tf.Tensor]:
 def _zero_after(upstream: tf.Tensor) -> tf.Tensor:
     """Returns a zero computed from the gradient `upstream`, which compilers can't simplify to a constant.
 
-    The zero is added to the arguments, so that the recomputation waits for `upstream`. Otherwise compilers may merge
-    it with the forward pass, since XLA ignores control dependencies. Only a slice of the last axis is read: on a mesh,
-    reading all of a sharded tensor would gather it.
+    The caller adds this zero to the arguments, so that the recomputation waits for `upstream`. XLA ignores control
+    dependencies, and would merge the recomputation with the forward pass. Only a slice of the last axis is read: on a
+    mesh, reading all of a sharded tensor would gather it.
     """
     few = upstream[..., :1] if (upstream.shape.rank or 0) > 1 else upstream
     largest = tf.reduce_max(tf.cast(few, tf.float32))  # minus infinity for an empty tensor

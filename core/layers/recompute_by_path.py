@@ -1,7 +1,7 @@
-"""Gradient checkpointing of modules by their paths, without another module around them.
+"""Gradient checkpointing of modules chosen by path, without wrapping them.
 
-The class of a chosen module becomes a subclass whose calls recompute. So its path, its variables and `isinstance` stay
-the same, and so do checkpoints. Calls that no tape records, as in an evaluation or an export, are plain calls.
+The class of a chosen module becomes a subclass whose calls recompute. So paths, variables, checkpoints and `isinstance`
+stay the same. Calls that no tape records, as in an evaluation or an export, are plain calls.
 """
 
 import functools

@@ -27,7 +27,7 @@ from core.random import Rng
 class Core(Module):
     """One step of a recurrent network: `core(x, state) -> (output, new state)`.
 
-    `project` depends on inputs alone, so `unroll` calls it once for all time steps.
+    `unroll` calls `project` once for all time steps, because its result depends on the inputs alone.
     """
 
     gates: int
@@ -59,7 +59,7 @@ class Core(Module):
         return self.step(self.project(x), state)
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the gates' summands that depend on the input `x` alone, before the activations."""
+        """Returns the part of the gates' sums that depends on the input `x` alone."""
         check_last(self, x, self.in_size, "in_size")
         return linear(x, self.w, self.b)
 
@@ -75,7 +75,7 @@ class Core(Module):
 
 
 class VanillaRNN(Core):
-    """Elman (1990): `h = tanh(x w + h u + b)`."""
+    """Computes `h = tanh(x w + h u + b)` (Elman, 1990)."""
 
     gates = 1
 
@@ -85,16 +85,17 @@ class VanillaRNN(Core):
 
 
 class LSTMState(NamedTuple):
-    """The state of an LSTM: `hidden` and `cell`, [batch, size] each."""
+    """The state of an LSTM: `hidden` [batch, size] and `cell` [batch, size]."""
 
     hidden: tf.Tensor
     cell: tf.Tensor
 
 
 class LSTM(Core):
-    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), whose bias starts at 1 (open).
+    """The LSTM of Hochreiter and Schmidhuber (1997), with forget gates (Gers et al., 2000).
 
-    `w`, `u` and `b` store the gates in the order input, forget, cell, output. `b` is the sum of PyTorch's two biases.
+    The bias of a forget gate starts at 1 (open). `w`, `u` and `b` store the gates in the order input, forget, cell,
+    output. `b` is the sum of PyTorch's two biases.
     """
 
     gates = 4
@@ -115,9 +116,10 @@ class LSTM(Core):
 
 
 class GRU(Core):
-    """Cho et al. (2014), but the reset gate multiplies `h u`, not `h` (as in cuDNN): one matmul for all gates.
+    """The GRU of Cho et al. (2014), with the reset gate applied to `h u`, not to `h`, as in cuDNN.
 
-    `w`, `u` and `b` store the gates in the order reset, update, new; `b_new` is added to the new gate's `h u`.
+    So one matmul computes all gates. `w`, `u` and `b` store the gates in the order reset, update, new. `b_new` is added
+    to the new gate's `h u`.
     """
 
     gates = 3
@@ -146,8 +148,8 @@ class GRU(Core):
 def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | None = None) -> tuple[tf.Tensor, Any]:
     """Runs `core` over `x` `[batch, time, in_size]`; returns outputs `[batch, time, size]` and the last state.
 
-    `state` is zeros by default. With `lengths` `[batch]`, each example stops after its length: then its state stays
-    the same and its outputs are zero. If a length is out of range at run time, outputs and state are `nan`.
+    `state` is zeros by default. With `lengths` `[batch]`, an example stops after its length: its state stays, and its
+    outputs are zero. A length that is out of range at run time gives outputs and states of `nan`.
     """
     check_axes(core, x, "batch, time, in_size")
     batch, time, _ = sizes(x)
@@ -182,12 +184,12 @@ def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | 
 
 
 def _beside(going: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Reshapes `going` `[batch]` to `[batch, 1, ...]`, with the rank of `x`, to select rows of `x`."""
+    """Reshapes `going` `[batch]` to `[batch, 1, ...]` with the rank of `x`, so that it can select rows of `x`."""
     return tf.reshape(going, [-1, *[1] * (x.shape.rank - 1)])
 
 
 def _check_state(state: Any, x: tf.Tensor) -> None:
-    """Raises an error if a tensor of `state` lacks the batch axis, which `lengths` needs."""
+    """Raises an error if a tensor of `state` has no batch axis. `lengths` need this axis."""
     for part in tf.nest.flatten(state):
         if part.shape.rank in (0, None) or not part.shape[:1].is_compatible_with(x.shape[:1]):
             raise ValueError(

@@ -12,8 +12,8 @@ from core.layers.shapes import check_axes, check_floats, widen
 def rotary(x: tf.Tensor, positions: tf.Tensor, base: float = 10000.0) -> tf.Tensor:
     """Rotates `x` `[batch, time, heads, size]` by its `positions`, `[time]` or `[batch, time]`.
 
-    Values `i` and `i + size / 2` of a head form a plane, rotated by `position / base ** (2 i / size)` radians. In the
-    paper, values `2 i` and `2 i + 1` form a plane.
+    The pair of values `i` and `i + size / 2` of a head is rotated by `position / base ** (2 i / size)` radians. The
+    paper pairs values `2 i` and `2 i + 1` instead.
     """
     check_axes("rotary", x, "batch, time, heads, size")
     check_floats("rotary", x)

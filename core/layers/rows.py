@@ -17,7 +17,7 @@ _some_rows: contextvars.ContextVar[bool] = contextvars.ContextVar("some_rows", d
 
 @contextlib.contextmanager
 def some_rows() -> Iterator[None]:
-    """Declares that batches in its `with` block have at least one row, although tracing doesn't know the number."""
+    """Declares that batches in its `with` block have at least one row. Tracing alone may not know this."""
     token = _some_rows.set(True)
     try:
         yield
@@ -26,10 +26,10 @@ def some_rows() -> Iterator[None]:
 
 
 def for_any_rows(op: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """Returns `op(x)`, also for zero rows; `op` must compute each row separately.
+    """Returns `op(x)`, also for zero rows. `op` must compute each row separately.
 
-    An `x` of zero rows gets one row of zeros, which is removed from the result. If tracing knows that `x` has rows,
-    this is exactly `op(x)`. Otherwise a non-empty `x` isn't copied: TensorFlow skips an empty padding and a full slice.
+    If `x` has no rows, it gets one row of zeros, which is removed from the result. If tracing knows that `x` has rows,
+    this is exactly `op(x)`. If tracing doesn't know, a non-empty `x` still isn't copied.
     """
     if x.shape[0] or _some_rows.get():
         return op(x)

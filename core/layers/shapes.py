@@ -1,4 +1,4 @@
-"""Shape checks of layers, made while tracing, so that wrong shapes raise errors before the first step."""
+"""Shape checks of layers. They run while tracing, so that wrong shapes raise errors before the first step."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ def check_rank(layer: object, x: tf.Tensor, argument: str = "x") -> None:
 
 
 def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> None:
-    """Raises an error if `x` lacks one of `axes`, for example "batch, height, width, channels"."""
+    """Raises an error if `x` lacks an axis that `axes` names, for example "batch, height, width, channels"."""
     _check_tensor(layer, x, argument)
     if x.shape.rank != len(axes.split(", ")):
         raise ValueError(
@@ -29,7 +29,7 @@ def check_axes(layer: object, x: tf.Tensor, axes: str, argument: str = "x") -> N
 
 
 def check_floats(layer: object, x: tf.Tensor, argument: str = "x") -> None:
-    """Raises an error if `x` holds integers, booleans or strings: weights can't have such a dtype."""
+    """Raises an error if `x` holds integers, booleans or strings: a layer's weights can't have such a dtype."""
     _check_tensor(layer, x, argument)
     if not (x.dtype.is_floating or x.dtype.is_complex):
         raise ValueError(
@@ -62,7 +62,7 @@ def sizes(x: tf.Tensor) -> list[Any]:
 
 
 def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
-    """Flattens all axes of `x` except the last `trailing` into one; returns `x`, and the sizes of these axes."""
+    """Flattens all axes of `x` except the last `trailing` into one. Returns `x` and the sizes of the merged axes."""
     leading, rest = sizes(x)[: x.shape.rank - trailing], x.shape[x.shape.rank - trailing :]
     if len(leading) == 1:
         return x, leading
@@ -71,7 +71,7 @@ def merge_leading(x: tf.Tensor, trailing: int) -> tuple[tf.Tensor, list[Any]]:
 
 
 def widen(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` in the dtype that sums and statistics use: float64 if `x` is float64, else float32."""
+    """Returns `x` in the dtype for sums and statistics: float64 if `x` is float64, else float32."""
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
@@ -91,7 +91,7 @@ def add_bias(y: tf.Tensor, b: tf.Tensor | None) -> tf.Tensor:
 
 
 def nan_unless(ok: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns `y` where `ok` is true, else NaN; `ok` has the first axes of `y`. (Compiled code can't raise errors.)"""
+    """Returns `y` where `ok` is true, else NaN. `ok` has the first axes of `y`. (Compiled code can't raise errors.)"""
     # Added, not selected: the gradient then passes unchanged.
     poison = tf.where(ok, tf.zeros([], y.dtype), nan(y.dtype))
     return y + tf.reshape(poison, [*sizes(ok), *[1] * (y.shape.rank - ok.shape.rank)])

@@ -12,7 +12,7 @@ from core.module import Module
 
 
 class Pad(Module):
-    """Adds a border: zeros (`"CONSTANT"`), or the image mirrored at its last pixels (`"REFLECT"`)."""
+    """Adds a border of zeros (`"CONSTANT"`), or of the image mirrored at its edge pixels (`"REFLECT"`)."""
 
     def __init__(self, padding: Padding, *, mode: str = "REFLECT"):
         super().__init__()
@@ -36,7 +36,7 @@ class Pad(Module):
 
 
 class PixelShuffle(Module):
-    """Shi et al. (2016): moves channels to pixels, `[h, w, factor² c]` to `[factor h, factor w, c]`.
+    """Moves channels to pixels: `[h, w, factor² c]` to `[factor h, factor w, c]` (Shi et al., 2016).
 
     Channel `(i * factor + j) * c + k` becomes channel `k` of the pixel at row `i`, column `j` of its block. PyTorch
     orders channels differently: `k * factor² + i * factor + j`.
@@ -93,8 +93,8 @@ class Resize(Module):
 def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Returns `x` resized to `size` (height, width), with derivatives of every order.
 
-    TensorFlow's resize has no second derivative, so gradient penalties would miss this layer. Here the resize and its
-    gradient, both linear, are each other's gradient.
+    TensorFlow's resize has no second derivative, which gradient penalties need. The resize and its gradient are both
+    linear, so here each is the other's gradient.
     """
 
     @tf.custom_gradient
@@ -109,14 +109,14 @@ def _bilinear(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _repeat(x: tf.Tensor, axis: int, times: int) -> tf.Tensor:
-    """Repeats each slice along `axis` `times` times, with a broadcast, whose gradient is a sum."""
+    """Repeats each slice along `axis` `times` times. It broadcasts, so that the gradient is a sum."""
     shape = sizes(x)
     wide = tf.broadcast_to(tf.expand_dims(x, axis + 1), [*shape[: axis + 1], times, *shape[axis + 1 :]])
     return tf.reshape(wide, [*shape[:axis], shape[axis] * times, *shape[axis + 1 :]])
 
 
 def _nearest(x: tf.Tensor, axis: int, old: Any, new: int) -> tf.Tensor:
-    """Resizes `axis` to `new` slices: each copies the old slice with the nearest centre."""
+    """Resizes `axis` to `new` slices. Each new slice copies the old slice with the nearest centre."""
     middle = 2 * tf.range(new) + 1
     wide = widen(x) if x.dtype.is_floating else x  # the gradient adds up many slices, one after another
     return tf.cast(tf.gather(wide, middle * old // (2 * new), axis=axis), x.dtype)

@@ -1,8 +1,8 @@
 """Sums over the tiles of a matrix of queries and keys. Their derivatives, of any order, are such sums again.
 
-A stack `[count, ...]` holds the tiles of one tensor, cut along the queries, the keys, both, or neither. A tile function
-gets the tiles of all stacks at one place of the matrix. Only one place is computed at a time, and backward passes
-compute it again, so memory doesn't grow with the number of places.
+A stack `[count, ...]` holds the tiles of one tensor. The tensor is cut along queries, keys, both or neither. A place is
+one tile of the matrix. A tile function gets one tile of each stack, those of one place. Places are computed one after
+another, and backward passes compute them again, so memory doesn't grow with their number.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +33,12 @@ class Stack(NamedTuple):
 
 
 def filled(stacks: Sequence[Stack], tiles: Sequence[tf.Tensor]) -> list[Stack]:
-    """Returns stacks with other tiles."""
+    """Returns `stacks` with their tiles replaced by `tiles`."""
     return [stack._replace(tiles=x) for stack, x in zip(stacks, tiles, strict=True)]
 
 
 class Grid(NamedTuple):
-    """A matrix in tiles: their numbers and sizes along queries and keys, and the places (i, j) that are computed."""
+    """A matrix in tiles: how many along queries and keys, their sizes, and the places (i, j) that are computed."""
 
     counts: tuple[int, int]
     tile: tuple[int, int]
@@ -56,11 +56,11 @@ class Grid(NamedTuple):
         return Stack(tf.reshape(x, [-1, *sizes(x)[2:]]), "both") if by_key else Stack(x, "queries")
 
     def read(self, stack: Stack, at: Place) -> tf.Tensor:
-        """Returns the tile of `stack` at a place."""
+        """Returns the tile of `stack` at the place `at`."""
         return stack.tiles[0] if stack.along == "neither" else tf.gather(stack.tiles, self._index(stack.along, at))
 
     def loop(self, body: Callable[..., Sequence[tf.Tensor]], stacks: Sequence[Stack]) -> list[tf.Tensor]:
-        """Replaces the tiles of `stacks` by `body(place, *tiles)`, for one place after another."""
+        """Replaces the tiles of `stacks` by `body(place, *tiles)`, one place at a time."""
         arrays = [
             tf.TensorArray(x.dtype, x.shape[0], element_shape=x.shape[1:], clear_after_read=False).unstack(x)
             for x in (stack.tiles for stack in stacks)
@@ -95,9 +95,9 @@ class Grid(NamedTuple):
     def sum(
         self, function: Callable[..., Sequence[tf.Tensor]], stacks: Sequence[Stack], like: Sequence[Stack]
     ) -> list[tf.Tensor]:
-        """Returns the sums, stacks like `like`, of the tiles that `function(place, *tiles)` returns for all places.
+        """Sums the tiles that `function(place, *tiles)` returns for all places, into stacks like `like`.
 
-        `function` is differentiable, as often as the sums are to be.
+        The sums can be differentiated as often as `function` can.
         """
 
         @tf.custom_gradient
@@ -138,7 +138,7 @@ class Grid(NamedTuple):
 
 
 def _cut(x: tf.Tensor, axis: int, count: int, size: int) -> tf.Tensor:
-    """Pads `axis` of `x` at its end and cuts it into tiles: [count, ...], with `axis` of this size."""
+    """Pads `axis` of `x` at its end, and cuts it into tiles of length `size`: [count, ...]."""
     shape = sizes(x)
     around = [(0, count * size - shape[axis] if i == axis else 0) for i in range(len(shape))]
     x = tf.reshape(tf.pad(x, around), [*shape[:axis], count, size, *shape[axis + 1 :]])

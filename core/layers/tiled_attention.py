@@ -1,7 +1,7 @@
-"""Attention in tiles of queries and keys, whose scores are never all in memory (Dao et al., 2022).
+"""Attention in tiles of queries and keys. The scores are never all in memory (Dao et al., 2022).
 
-The forward pass keeps a running maximum and a running sum of each query's softmax (Rabe and Staats, 2021). The backward
-pass computes the scores again, and the softmax from these two.
+The forward pass keeps two numbers per query: the running maximum and the running sum of its softmax (Rabe and Staats,
+2021). The backward pass computes the scores again, and the softmax from these two numbers.
 """
 
 import functools
@@ -23,7 +23,7 @@ HIDDEN = 0.5 * tf.float32.min  # the score of a key that a query doesn't see: it
 
 
 class Sight(NamedTuple):
-    """The keys that a query sees by its position, which counts from `first_query`."""
+    """The keys that a query may see, by position. Positions of queries count from `first_query`."""
 
     causal: bool
     window: int | None  # a query sees itself and the `window - 1` keys before it
@@ -34,22 +34,22 @@ class Sight(NamedTuple):
         return (not self.causal or last_key <= first) and (self.window is None or last - first_key < self.window)
 
     def hides_all_of(self, first: int, last: int, first_key: int, last_key: int) -> bool:
-        """Says whether none of these queries sees any of these keys."""
+        """Says whether queries from `first` to `last` see none of the keys from `first_key` to `last_key`."""
         return (self.causal and first_key > last) or (self.window is not None and first - last_key >= self.window)
 
     def distance(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Returns by how many positions a key precedes a query [queries, keys]; `queries` count from the first."""
+        """Returns how many positions before each query each key is: [queries, keys]. `queries` are indices from 0."""
         return tf.expand_dims(self.first_query + queries, 1) - tf.expand_dims(keys, 0)
 
     def seen(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Returns which of `keys` each of `queries` sees: [queries, keys]."""
+        """Returns whether each query may see each key: booleans [queries, keys]."""
         distance = self.distance(queries, keys)
         seen = distance >= 0
         return seen if self.window is None else seen & (distance < self.window)
 
 
 def grid_of(sight: Sight, time: int, keys: int, largest: int) -> Grid:
-    """Divides `time` queries and `keys` keys into equal tiles of at most `largest`, without those that are hidden."""
+    """Divides `time` queries and `keys` keys into equal tiles of at most `largest`, and leaves out hidden tiles."""
     counts = -(-time // largest), -(-keys // largest)
     tile = -(-time // counts[0]), -(-keys // counts[1])
     whole: list[tuple[int, int]] = []
@@ -73,7 +73,7 @@ def grid_of(sight: Sight, time: int, keys: int, largest: int) -> Grid:
 
 
 class Result(NamedTuple):
-    """Tiles of the result, and each query's sum of `exp(score - largest)`, where `largest` counts as a constant."""
+    """Tiles of the result, and each query's sum of `exp(score - largest)`. `largest` counts as a constant."""
 
     y: tf.Tensor
     total: tf.Tensor
@@ -83,7 +83,7 @@ class Result(NamedTuple):
 class Tiled(NamedTuple):
     """Attention in the tiles of a grid. Masks are stacks, true where attention is allowed.
 
-    Its arguments are stacks `q`, `k`, `v`, then `bias` and `slopes` if `biased` and `sloped` say so. A tile of `q` is
+    The arguments are the stacks `q`, `k` and `v`, then `bias` if `biased`, then `slopes` if `sloped`. A tile of `q` is
     [batch, groups, heads, queries, size]. A tile of `k` or `v` is [batch, groups, keys, size]. All others broadcast to
     [batch, groups, heads, queries, keys].
     """
@@ -99,7 +99,7 @@ class Tiled(NamedTuple):
     rng: Rng | None
 
     def __call__(self, stacks: Sequence[Stack]) -> Result:
-        """Attends."""
+        """Returns the attention's result for `stacks`."""
 
         @tf.custom_gradient
         def run(*tiles: tf.Tensor) -> Any:
@@ -110,7 +110,7 @@ class Tiled(NamedTuple):
         return Result(*run(*(stack.tiles for stack in stacks)))
 
     def _values(self, stacks: Sequence[Stack]) -> Result:
-        """Returns the same as a call; the gradient of a call is differentiated through this result."""
+        """Returns the same as a call. Second derivatives are computed through this result."""
 
         @tf.custom_gradient
         def run(*tiles: tf.Tensor) -> Any:
@@ -154,7 +154,7 @@ class Tiled(NamedTuple):
             return self.grid.sum(self._gradients, [*stacks, *by_query], stacks)
 
     def _gradients(self, at: Place, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
-        """Returns a tile's summands of the gradients of all arguments; `dy` and `mean` are divided by the total."""
+        """Returns one tile's part of each gradient. `dy` and `mean` are already divided by the softmax's total."""
         *added, dy, mean, largest = others
         weights = tf.exp(self._scores(at, q, k, added) - tf.stop_gradient(largest))
         dropped = self._dropped(at, weights, dy.dtype)
@@ -166,7 +166,7 @@ class Tiled(NamedTuple):
         return [_by_query(dscores, k), _by_key(dscores, q), _by_key(dropped, dy), *dadded]
 
     def _scores(self, at: Place, q: tf.Tensor, k: tf.Tensor, added: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns a tile's scores, `HIDDEN` where a query doesn't see a key."""
+        """Returns a tile's scores, with `HIDDEN` where a query doesn't see a key."""
         scores, seen = widen(_by_query(q, k, transpose=True)), []
         if self.biased:
             scores += tf.cast(added[0], scores.dtype)
@@ -188,7 +188,7 @@ class Tiled(NamedTuple):
         return tf.where(functools.reduce(tf.logical_and, seen), scores, HIDDEN) if seen else scores
 
     def _positions(self, at: Place) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the positions of a tile's queries, counted from the first query, and of its keys."""
+        """Returns the positions of a tile's queries and of its keys. Both count from the first query."""
         queries, keys = self.grid.tile
         return at.i * queries + tf.range(queries), at.j * keys + tf.range(keys)
 

@@ -1,4 +1,4 @@
-"""Wrappers that call a layer with a normalised kernel; the layer's variable `w` keeps its value.
+"""Wrappers that call a layer with a normalised kernel. The layer's variable `w` keeps its value.
 
 They wrap any layer with a kernel `w` [..., outputs] and a method `compute(*inputs, w)`: linear and bilinear layers and
 all convolutions.
@@ -21,11 +21,11 @@ class HasKernel(Protocol):
     w: tf.Variable
 
     def compute(self, *inputs: tf.Tensor) -> tf.Tensor:
-        """Returns the layer's output; the last of `inputs` is the kernel."""
+        """Returns the layer's output for `inputs`, whose last one is the kernel."""
 
 
 class WeightNorm(Module):
-    """Salimans and Kingma (2016): uses `scale * w / |w|` for each output as kernel; `scale` starts as `|w|`."""
+    """Uses the kernel `scale * w / |w|` for each output (Salimans and Kingma, 2016). `scale` starts as `|w|`."""
 
     def __init__(self, layer: HasKernel):
         super().__init__()
@@ -43,10 +43,10 @@ class WeightNorm(Module):
 
 
 class SpectralNorm(Module):
-    """Miyato et al. (2018): divides the kernel, as a matrix with one row per output, by its largest singular value.
+    """Divides the kernel by its largest singular value (Miyato et al., 2018), as a matrix with one row per output.
 
-    Power iteration moves `vector` towards the first singular vector; `|w v|` estimates the singular value. The vector
-    is derived state: the forward pass reads it, and `refresh` computes its next value. The engine assigns that value
+    Power iteration moves `vector` towards the first singular vector, so `|w v|` estimates the singular value. `vector`
+    is derived state: the forward pass reads it, and `refresh` computes its next value. The engine assigns this value
     once per applied update.
     """
 

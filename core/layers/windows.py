@@ -17,7 +17,7 @@ SPACE = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:
-    """Returns one number per spatial axis; `value` is one number for all axes, or a sequence."""
+    """Returns one number per spatial axis. `value` is a number for all axes, or a sequence."""
     values: list[Any] = [value] * rank if _whole(value) else _items(value)
     if len(values) != rank or not all(_whole(v) and v >= 1 for v in values):
         raise ValueError(
@@ -27,7 +27,7 @@ def per_axis(name: str, value: Ints, rank: int) -> list[int]:
 
 
 def read_padding(padding: Padding, rank: int) -> str | Pairs:
-    """Returns `"SAME"`, `"VALID"` or `[(before, after), ...]`; `padding` may be one number, or have one per axis."""
+    """Returns `"SAME"`, `"VALID"` or `[(before, after), ...]`. `padding` may also be one number, or one per axis."""
     if isinstance(padding, str) and padding in ("SAME", "VALID"):
         return padding
     values: list[Any] = [padding] * rank if _whole(padding) else _items(padding)
@@ -47,7 +47,7 @@ def _whole(value: Any) -> bool:
 
 
 def _items(value: Any) -> list[Any]:
-    """Returns `value` as a list if it is a sequence; an empty list for a string or anything else."""
+    """Returns `value` as a list if it is a sequence. Strings and all else give an empty list."""
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else []
 
 
@@ -56,7 +56,7 @@ def pad_space(x: tf.Tensor, pairs: Pairs, value: float = 0.0) -> tf.Tensor:
 
 
 def same_padding(x: tf.Tensor, window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pairs:
-    """Returns `[(before, after), ...]` for `"SAME"`: `ceil(size / stride)` outputs; an odd value goes to `after`."""
+    """Returns the `[(before, after), ...]` of `"SAME"`, for `ceil(size / stride)` outputs; `after` gets the odd one."""
     pairs = []
     for size, k, s, d in zip(sizes(x)[1:-1], window, stride, dilation, strict=True):
         short = (-(-size // s) - 1) * s + (k - 1) * d + 1 - size
@@ -75,9 +75,9 @@ def slide(
     *,
     skip: bool,
 ) -> tf.Tensor:
-    """Returns `op(x, stride, padding)` for any padding, which is added to `x` first if `op` doesn't know it.
+    """Returns `op(x, stride, padding)` for any padding. A padding that `op` doesn't know is added to `x` first.
 
-    `skip` is for an `op` without strides: it computes every output, and every `stride`-th output is returned.
+    `skip` is for an `op` without strides: it computes every output, and this function keeps every `stride`-th.
     """
     if skip and padding == "SAME":
         padding = same_padding(x, window, stride, dilation)
@@ -99,9 +99,9 @@ def slide(
 def half_kernel(
     op: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, w: tf.Tensor, *, sums_wide: bool
 ) -> tf.Tensor:
-    """Returns the bilinear `op(x, w)` in the dtype of `x`; half precision is summed in float32.
+    """Returns the bilinear `op(x, w)` in the dtype of `x`. Half precision is summed in float32.
 
-    `sums_wide` says that the CPU kernel of `op` does so itself. Otherwise `op` gets float32.
+    `sums_wide` says that the CPU kernel of `op` sums in float32 itself. Otherwise `op` gets float32 operands.
     """
     if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
         return op(x, cast_to(w, x.dtype))

@@ -1,4 +1,4 @@
-"""Losses per example, without a mean over the batch: the engine weighs, sums and divides once.
+"""Losses per example, without a mean over the batch: the engine weighs them, sums them, and divides once.
 
     >>> from core import losses
     >>> loss = losses.softmax_cross_entropy([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]], [0, 1, -1], ignore=-1)

@@ -45,14 +45,14 @@ class GeneratorLoss(Protocol):
     """The type of `Game.generator`, the generator's loss."""
 
     def __call__(self, fake_logits: Any, real_logits: Any = None) -> tf.Tensor:
-        """Returns the loss of each row's fake logit: `[rows]`. Relativistic losses also need `real_logits`."""
+        """Returns the loss of each row's fake logit: `[rows]`. Only relativistic losses use `real_logits`."""
 
 
 class Game(NamedTuple):
     """The two losses of an adversarial game, and `border`: logits above it mean "real", logits below it "fake".
 
-    `border` is the best logit for an example that is as likely real as fake. It is None for relativistic losses, in
-    which only the difference of two logits has a meaning.
+    At `border`, an example is as likely real as fake. `border` is None for relativistic losses: in these, only the
+    difference of two logits has a meaning.
     """
 
     discriminator: DiscriminatorLoss
@@ -61,9 +61,10 @@ class Game(NamedTuple):
     paired: bool = False  # whether the generator's loss reads real logits; otherwise they aren't computed for it
 
     def accuracy(self, real_logits: tf.Tensor, fake_logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns `{"real_accuracy": [rows], "fake_accuracy": [rows]}`, the share of right logits in each row.
+        """Returns `{"real_accuracy": [rows], "fake_accuracy": [rows]}`: the share of right logits in each row.
 
-        A logit is right if it is on its side of `border`. Without a border, the real logit must exceed the fake one.
+        A real logit is right above `border`, and a fake one below it. If `border` is None, both are right if the real
+        logit exceeds the fake one.
         """
         real_logits, fake_logits = _logits("real_logits", real_logits), _logits("fake_logits", fake_logits)
         right = {
@@ -77,9 +78,9 @@ class Game(NamedTuple):
 def non_saturating(label_smoothing: float = 0.0) -> Game:
     """Plays −log D(x) − log(1 − D(G(z))) against −log D(G(z)), with D = σ(logit) (Goodfellow et al., 2014).
 
-    With `label_smoothing` s, the discriminator's target is 1 − s for real examples, and still 0 for fakes. A smoothed
-    target for fakes would teach the generator to repeat itself (Salimans et al., 2016). If a real example and a fake
-    have the same logit l, the loss has the slope 2 σ(l) − 1 + s. So the border is log((1 − s) / (1 + s)).
+    With `label_smoothing` s, the discriminator's target is 1 − s for real examples, and 0 for fakes. A smoothed target
+    for fakes would teach the generator to repeat itself (Salimans et al., 2016). The border then is log((1 − s) / (1 +
+    s)): there, the loss of a real example and a fake with equal logits l has the slope 2 σ(l) − 1 + s = 0.
     """
     arguments.check_fraction(label_smoothing=label_smoothing)
     return _unpaired(
@@ -124,8 +125,8 @@ def wasserstein() -> Game:
 def relativistic() -> Game:
     """Plays −log σ(D(x) − D(G(z))) against −log σ(D(G(z)) − D(x)) (Jolicoeur-Martineau, 2018).
 
-    Each row's real example is compared with the same row's fake alone, as in RpGAN. R3GAN (Huang et al., 2024) adds
-    the penalties `r1` and `r2`.
+    As in RpGAN, each row compares its real example with its own fake alone. R3GAN (Huang et al., 2024) adds the
+    penalties `r1` and `r2`.
     """
 
     def discriminator(real_logits: Any, fake_logits: Any) -> tf.Tensor:
@@ -147,7 +148,8 @@ def relativistic() -> Game:
 def gradient_penalty(critic: Critic, real: Any, fake: Any, rng: Rng) -> tf.Tensor:
     """Returns (‖∇D(x̂)‖ − 1)² [rows] at x̂ = εx + (1 − ε)G(z), for WGAN-GP (Gulrajani et al., 2017), where λ = 10.
 
-    Each row draws one ε uniformly from [0, 1]. The critic must not normalise over the batch: rows are independent.
+    Each row draws one ε uniformly from [0, 1]. The critic must treat rows independently: it may not normalise over the
+    batch.
     """
     real = tf.convert_to_tensor(real)
     fake = arguments.shaped_like("fake", tf.cast(tf.convert_to_tensor(fake), real.dtype), "real", real)
@@ -173,7 +175,7 @@ def r2(critic: Critic, fake: Any) -> tf.Tensor:
 def logits_and_slopes(critic: Critic, images: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the logits D(x) and the slopes ‖∇D(x)‖² [rows] from one forward pass, for a loss with `r1` or `r2`.
 
-    If the critic returns a map of logits, the gradient of the row's mean logit is used.
+    If the critic returns a map of logits, the slope is that of the row's mean logit.
     """
     images = tf.convert_to_tensor(images)
     with tf.GradientTape() as tape:

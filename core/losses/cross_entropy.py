@@ -16,9 +16,9 @@ def softmax_cross_entropy(
     """Returns −Σ labels · log softmax(logits) over the last axis of logits [..., classes]: one value per row.
 
     `labels` are class indices [...] (integers) or distributions [..., classes] (floats). `label_smoothing` s moves a
-    share s of each label to the uniform distribution (Szegedy et al., 2016). `z_loss` is the weight of the added term
-    (log Σ exp logits)², which keeps the logits near zero (Chowdhery et al., 2022). An index equal to `ignore` gives
-    zero and no gradient, and `label_weights` excludes it from the mean.
+    share s of each label to the uniform distribution (Szegedy et al., 2016). `z_loss` is the weight of an added term
+    (log Σ exp logits)², which keeps the logits near zero (Chowdhery et al., 2022). A label equal to `ignore` gives zero
+    and no gradient. Pass `label_weights` as weights to exclude ignored labels from the mean.
 
     An index out of range raises an error, or gives `nan` on devices that can't raise errors.
     """
@@ -93,7 +93,7 @@ def label_weights(labels: Any, *, ignore: int | None = None, class_weights: Sequ
 
         Loss(losses.softmax_cross_entropy(logits, labels, ignore=-1), weight=losses.label_weights(labels, ignore=-1))
 
-    The weight multiplies the whole loss of a row, smoothing included; PyTorch weighs each smoothed share separately.
+    The weight multiplies the whole loss of a row, smoothing included. PyTorch weighs each smoothed share separately.
 
     For sigmoid losses, `class_weights` are `[weight of label 0, weight of label 1]`. A label without a class weight
     gets the weight `nan`.

@@ -11,7 +11,7 @@ from core.rows import all_rows, own_rows
 
 
 def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
-    """Returns 1 − cos(prediction, target) for vectors [..., size]; a zero vector gives 1 and no gradient."""
+    """Returns 1 − cos(prediction, target) for vectors [..., size]. A zero vector gives 1 and no gradient."""
     predictions = arguments.floats("predictions", predictions, min_rank=1, axes="[..., size]")
     targets = arguments.targets_like("targets", targets, "predictions", predictions)
     predictions, targets = held_unless_finite(predictions, targets)
@@ -19,9 +19,9 @@ def cosine_distance(predictions: Any, targets: Any) -> tf.Tensor:
 
 
 def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2) -> tf.Tensor:
-    """Returns max(0, |a − p|² − |a − n|² + margin), for vectors [..., size] (Schroff et al., 2015).
+    """Returns max(0, |a − p|² − |a − n|² + margin) for vectors [..., size] (Schroff et al., 2015).
 
-    The paper's vectors have length one: `tf.math.l2_normalize(x, axis=-1)`. PyTorch's distances aren't squared.
+    The paper's vectors have length one: use `tf.math.l2_normalize(x, axis=-1)`. PyTorch's distances aren't squared.
     """
     arguments.check_not_negative(margin=margin)
     anchors = arguments.floats("anchors", anchors, min_rank=1, axes="[..., size]")
@@ -36,9 +36,9 @@ def triplet(anchors: Any, positives: Any, negatives: Any, *, margin: float = 0.2
 def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = None) -> tf.Tensor:
     """Returns −log softmax_j(cos(query_i, key_j) / τ) at j = i (van den Oord et al., 2018).
 
-    `queries` and `keys` are [batch, size]. Negatives are all other keys of the microbatch, gathered from all replicas
-    (`core.task.all_rows`): set `mixes_rows=True` on a phase with this loss. Rows where `mask` [batch] is false
-    (padding) aren't negatives. Their loss is zero without a gradient; give them a weight of zero.
+    `queries` and `keys` are [batch, size]. The negatives of a query are all other keys of the microbatch on all
+    replicas (`core.task.all_rows`). So a phase with this loss needs `mixes_rows=True`. `mask` [batch] is false for
+    padding: such rows aren't negatives, and their loss is zero without a gradient. Give them a weight of zero.
     """
     arguments.check_positive(temperature=temperature)
     queries, keys, mask, absent = _units(mask, queries=queries, keys=keys)
@@ -53,8 +53,8 @@ def info_nce(queries: Any, keys: Any, *, temperature: float = 0.1, mask: Any = N
 def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None) -> tf.Tensor:
     """Returns the loss of identifying two views of an example among all views (SimCLR: Chen et al., 2020).
 
-    `one` and `other` are [batch, size]. As in `info_nce`, each view of a row is a query whose key is the row's other
-    view. Its negatives are both views of all other rows. A row's loss is the mean over its two views.
+    `one` and `other` are [batch, size]. Each view of a row is a query, and the row's other view is its key, as in
+    `info_nce`. The negatives are both views of all other rows. A row's loss is the mean over its two views.
     """
     arguments.check_positive(temperature=temperature)
     one, other, mask, absent = _units(mask, one=one, other=other)
@@ -74,7 +74,7 @@ def nt_xent(one: Any, other: Any, *, temperature: float = 0.5, mask: Any = None)
 
 
 def _units(mask: Any, **vectors: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
-    """Returns the two batches in `vectors` scaled to unit length, `mask` as booleans, and `~mask`."""
+    """Scales the two batches of `vectors` to unit length. Returns them, `mask` as booleans, and `~mask`."""
     (name, x), (other_name, y) = vectors.items()
     x = arguments.floats(name, x)
     if x.shape.rank not in (2, None):
@@ -89,13 +89,13 @@ def _units(mask: Any, **vectors: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor |
 
 
 def _places(logits: tf.Tensor) -> tf.Tensor:
-    """Returns booleans [rows, all rows], true where a row meets itself among the rows of all replicas."""
+    """Returns booleans [rows, all rows], true where a row of this replica is compared with itself."""
     places = tf.range(tf.shape(logits)[1])
     return own_rows(places)[:, tf.newaxis] == places
 
 
 def _unit(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` [..., size] divided by its length; zero vectors stay zero."""
+    """Returns `x` [..., size] divided by its length. Zero vectors stay zero."""
     # The direction doesn't depend on the scale, so the scale may be a constant; without it squares overflow.
     scale = tf.stop_gradient(tf.reduce_max(tf.abs(x), axis=-1, keepdims=True))
     zero = tf.equal(scale, 0.0)

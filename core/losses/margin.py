@@ -14,8 +14,8 @@ def focal(
 ) -> tf.Tensor:
     """Returns −α_t (1 − p_t)^γ log p_t per logit, where p_t is the label's probability (Lin et al., 2017).
 
-    Confident right answers count little. `alpha` weighs label 1, and 1 − alpha label 0. The label `ignore` gives zero
-    and no gradient; any other label gives `nan`.
+    The factor (1 − p_t)^γ lowers the loss of confident right answers. α_t is `alpha` for label 1, and 1 − `alpha` for
+    label 0. The label `ignore` gives zero and no gradient; any other label gives `nan`.
     """
     arguments.check_not_negative(gamma=gamma)
     if alpha is not None and not 0.0 <= alpha <= 1.0:

@@ -14,10 +14,10 @@ _IMPOSSIBLE = -1e30  # the logarithm of probability zero: finite, so that its gr
 def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, blank: int = 0) -> tf.Tensor:
     """Returns −log p(labels | logits) [batch], summed over all alignments of labels with frames (Graves et al., 2006).
 
-    `logits` are [batch, time, classes]; `labels` are [batch, max_labels] class indices other than `blank`. The lengths
-    [batch] count the valid frames and labels. An alignment needs a frame for each label, and one for the blank between
-    equal neighbours. With fewer frames, the loss is infinite without a gradient: give such examples a weight of zero.
-    A label or length out of range gives `nan`.
+    `logits` are [batch, time, classes]. `labels` are [batch, max_labels] class indices other than `blank`.
+    `logit_lengths` and `label_lengths` [batch] count the valid frames and labels. An alignment needs a frame for each
+    label, and one for the blank between equal neighbours. With fewer frames, the loss is infinite without a gradient:
+    give such examples a weight of zero. A label or length out of range gives `nan`.
     """
     logits = arguments.floats("logits", logits)
     if logits.shape.rank not in (3, None):
@@ -62,7 +62,7 @@ def ctc(logits: Any, labels: Any, *, logit_lengths: Any, label_lengths: Any, bla
 
 
 def _at_least_one(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x`; if its second axis is empty, it gets one zero there, which the lengths don't count."""
+    """Returns `x`. If its second axis is empty, it gets one zero there, which the lengths don't count."""
     if x.shape[1]:
         return x
     missing = tf.maximum(1 - tf.shape(x)[1], 0)

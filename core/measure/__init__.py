@@ -1,4 +1,4 @@
-"""Times a training step, and versions of the step that lack one part; the difference is that part's time."""
+"""Times a training step, and versions of the step without one part. The difference is the time of that part."""
 
 from core.measure.clock import fractions, medians, rounds
 from core.measure.memory import peak_memory, reset_peak_memory

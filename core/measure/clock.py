@@ -9,7 +9,7 @@ Round = Mapping[str, float]  # the seconds that each run took
 def rounds(
     runs: Mapping[str, Callable[[], float]], *, most: int, enough: Callable[[Sequence[Round]], bool] = lambda _: False
 ) -> list[Round]:
-    """Calls each of `runs` once a round, and returns `[{name: seconds}]`; every second round is in reverse order.
+    """Calls each of `runs` once a round, and returns `[{name: seconds}]`. Every second round is in reverse order.
 
     It stops after `most` rounds, or once `enough(rounds so far)` is true.
 
@@ -24,12 +24,12 @@ def rounds(
 
 
 def medians(found: Sequence[Round]) -> dict[str, float]:
-    """Returns `{name: median seconds}` over all rounds, with names in the order of the first round."""
+    """Returns `{name: median seconds}` over all rounds, in the order of the first round."""
     return {name: statistics.median(seconds[name] for seconds in found) for name in found[0]}
 
 
 def fractions(runs: Mapping[str, Callable[[], float]], *, of: str, most: int) -> tuple[float, dict[str, float]]:
-    """Returns the median seconds of the run `of`, and `{name: median fraction of that time}` for all runs.
+    """Returns the median seconds of the run `of`, and each run's median fraction of it, `{name: fraction}`.
 
     >>> whole, parts = fractions({"part": iter([1.0, 6.0, 1.0]).__next__, "all": lambda: 4.0}, of="all", most=3)
     >>> whole, parts["part"]

@@ -1,8 +1,8 @@
-"""Versions of a training step without one part: the time that a version saves is the time of that part.
+"""Versions of a training step without one part. The time that a version saves is the time of that part.
 
-Each version is the engine's step with some objects replaced. An optimizer that writes nothing omits the update. One
-dummy variable in place of the parameters omits the backward pass. A silent exchange omits the collectives. TensorFlow
-can't prune more than that, because metrics depend on the rest.
+Each version is the engine's step with some objects replaced. To omit the update, an optimizer writes nothing. To omit
+the backward pass, one dummy variable takes the place of the parameters. To omit the collectives, the exchange is
+silent. TensorFlow can't prune more than that, because metrics depend on the rest.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Program:
         self.progress, self._backend, self._run = progress, backend, run
 
     def seconds(self, stacked: Batch, steps: int, *, first: int = 0) -> float:
-        """Runs `steps` steps of the chunk `stacked`, beginning with step number `first`; returns the seconds."""
+        """Runs `steps` steps of the chunk `stacked`, the first of which is `first`. Returns the seconds."""
         place = self._backend.handed(tf.constant([first, first, first + steps], tf.int64))
         began = time.perf_counter()
         self._run(stacked, place)
@@ -49,7 +49,7 @@ class Whole:
     seed: int
 
     def program(self, assembly: Assembly, exchange: Exchange) -> Program:
-        """Makes the program of a step with another `assembly` (such as other optimizers) and another `exchange`."""
+        """Makes the program of a step with another `assembly` (other optimizers, for example) and `exchange`."""
         step = _EndlessStep(
             assembly,
             self.batch_spec,
@@ -67,17 +67,17 @@ class Whole:
         return Program(step.backend.program(chunk, exchange.ledger), progress, step.backend)
 
     def _compiled(self, assembly: Assembly) -> bool | list[str]:
-        """Returns which updates of `assembly` to compile with XLA: those that the complete step compiles."""
+        """Returns which updates of `assembly` XLA compiles: those that it compiles in the complete step."""
         what, updates = self.step.compiled, (phase.name for phase in assembly.phases if isinstance(phase, Update))
         return what if isinstance(what, bool) else [name for name in updates if name in what]
 
     def silent(self, *heard: str) -> SilentExchange:
-        """Makes an exchange whose collectives are omitted, except those of the phases named in `heard`."""
+        """Makes an exchange that omits the collectives, except those of the phases named in `heard`."""
         return SilentExchange(self.assembly.strategy, reduce_in=self.step.exchange.reduce_in, heard=heard)
 
 
 def forward_program(whole: Whole) -> Program:
-    """Makes the program that runs only the forward passes."""
+    """Makes the program that runs only forward passes."""
     phases, optimizers, ids = list[Phase](), dict[str, Optimizer](), {*whole.assembly.one_device_ids}
     variables = dict(whole.assembly.variables)
     for phase, plan in zip(whole.assembly.phases, whole.step.plans, strict=True):
@@ -98,14 +98,14 @@ def forward_program(whole: Whole) -> Program:
 
 
 def backward_program(whole: Whole) -> Program:
-    """Makes the program that runs forward and backward passes, without collectives and updates."""
+    """Makes the program that runs forward and backward passes, but neither collectives nor updates."""
     return whole.program(_without_updates(whole.assembly), whole.silent())
 
 
 def collective_programs(whole: Whole) -> dict[str, Program]:
-    """Returns `{phase: program}`: each adds that phase's collectives to the previous program.
+    """Returns `{phase: program}`. Each program adds the collectives of its phase to the previous one.
 
-    Empty without collectives. `whole.step` must have been traced, because its collective log (ledger) names the phases.
+    It is empty without collectives. `whole.step` must have been traced: its collective log (ledger) names the phases.
     """
     phases = list(dict.fromkeys(entry.phase for entry in whole.step.exchange.ledger.collectives))
     assembly = _without_updates(whole.assembly)
@@ -113,7 +113,7 @@ def collective_programs(whole: Whole) -> dict[str, Program]:
 
 
 class TurnsExchange(SilentExchange):
-    """An exchange that runs the replicas one after another, without collectives, and times each of them."""
+    """An exchange that runs replicas one after another, without collectives, and times each replica."""
 
     def __init__(self, strategy: tf.distribute.Strategy, *, reduce_in: tf.DType | None = None):
         super().__init__(strategy, reduce_in=reduce_in)
@@ -126,7 +126,7 @@ class TurnsExchange(SilentExchange):
         return [float(variable) for variable in self._seconds]
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica; a replica starts when the previous one has finished."""
+        """Calls `fn` on every replica. A replica starts when the previous one has finished."""
         return super().run(lambda *parts: self._timed(fn, *parts), *args)
 
     def _timed(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -141,7 +141,7 @@ class TurnsExchange(SilentExchange):
 
 
 def _now(values: list[Any], before: list[tf.Tensor] = []) -> tf.Tensor:  # noqa: B006  # it is read
-    """Returns the host's time in seconds once `values` are computed; a GPU's clock would be read too early."""
+    """Returns the host's time in seconds once `values` are computed. A GPU would read its clock too early."""
     with tf.device("CPU:0"):
         seen = [tf.identity(tf.reshape(x, [-1])[:1]) for x in values if tf.is_tensor(x)]
         with tf.control_dependencies([*seen, *before]):
@@ -155,7 +155,7 @@ def turns_program(whole: Whole) -> tuple[Program, TurnsExchange]:
 
 
 class _EndlessStep(TrainStep):
-    """A step that never ends a run, even if a loss isn't finite: without updates, results are meaningless."""
+    """A step that continues after a loss that isn't finite. Without updates, results are meaningless anyway."""
 
     def __call__(self, values: Batch, index: tf.Tensor, *, limits: Mapping[str, tf.Tensor] | None = None) -> StepResult:
         return super().__call__(values, index, limits=limits)._replace(healthy=tf.constant(True))
@@ -173,7 +173,7 @@ class _Unwritten(Optimizer):
 
 
 class _Nothing(Module):
-    """A module with one variable, of value zero, which is trained in place of networks."""
+    """A module with one variable of value zero. It is trained in place of networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def _without_updates(assembly: Assembly) -> Assembly:
 
 
 def _forward_only(phase: Update, nothing: _Nothing) -> Update:
-    """Returns `phase` as an update of `nothing` alone, so that no backward pass through the networks is needed."""
+    """Returns `phase` as an update of `nothing`, which needs no backward pass through the networks."""
 
     def loss(batch: Batch, rng: Rng) -> Loss:
         made = phase.loss(batch, rng)

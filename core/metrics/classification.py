@@ -12,7 +12,7 @@ from core.metrics.state import poisoned, ratio, weighted_sum, weights_of
 def predicted(logits: Any) -> tf.Tensor:
     """Returns the class with the largest logit, int64 [...], from logits [..., classes]; for `Confusion` and `IoU`.
 
-    If a logit is NaN, the class is -1, for which `Confusion` and `IoU` give `nan`. (`tf.argmax` would return class 0.)
+    If a logit is NaN, the class is -1. `Confusion` and `IoU` then give `nan`. (`tf.argmax` would return class 0.)
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     unknown = tf.reduce_any(tf.math.is_nan(logits), axis=-1)
@@ -32,8 +32,8 @@ def accuracy(logits: Any, labels: Any) -> tf.Tensor:
 def top_k_accuracy(logits: Any, labels: Any, *, k: int) -> tf.Tensor:
     """Returns 1.0 where the label [...] has one of the k largest logits [..., classes], else 0.0.
 
-    A label out of range gives `nan`. Equal logits rank by index, so equal logits for all classes aren't right for
-    every label.
+    A label out of range gives `nan`. Equal logits rank by index. So if all logits are equal, only the first k classes
+    are right.
     """
     logits = arguments.floats("logits", logits, min_rank=1, axes="[..., classes]")
     classes = logits.shape[-1] if logits.shape.rank is not None else None
@@ -81,17 +81,17 @@ class PrecisionRecall(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """Counts of each true class (row) predicted as each class (column)."""
+    """The confusion matrix: counts of each true class (row) that was predicted as each class (column)."""
 
     counts: tf.Tensor  # [classes, classes]
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "Confusion":
-        """Counts class indices, such as those of pixels: labels, and `predicted(logits)` of the same shape."""
+        """Counts pairs of class indices, such as those of pixels. For logits, pass `predicted(logits)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns accuracy, and the mean precision, recall and F1 of the classes in labels or predictions."""
+        """Returns accuracy, and the means of precision, recall and F1 over the classes in labels or predictions."""
         right, predicted, labelled = margins(self.counts)
         return {
             "accuracy": ratio(tf.reduce_sum(right), tf.reduce_sum(self.counts)),
@@ -108,7 +108,7 @@ class IoU(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, labels: Any, num_classes: int, weight: Any = None) -> "IoU":
-        """Counts class indices, such as those of pixels: labels, and `predicted(logits)` of the same shape."""
+        """Counts pairs of class indices, such as those of pixels. For logits, pass `predicted(logits)`."""
         return cls(confusion_counts(predictions, labels, num_classes, weight))
 
     def result(self) -> tf.Tensor:
@@ -118,7 +118,7 @@ class IoU(NamedTuple):
 
 
 def confusion_counts(predictions: Any, labels: Any, num_classes: int, weight: Any) -> tf.Tensor:
-    """Returns the total weight of each (label, prediction), [classes, classes]; `nan` if an index is out of range."""
+    """Returns the total weight of each (label, prediction), [classes, classes]. An index out of range gives `nan`."""
     if num_classes < 1:
         raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
     predictions = tf.cast(arguments.integers("predictions", predictions), tf.int64)
@@ -137,7 +137,7 @@ def margins(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def class_average(numerators: tf.Tensor, denominators: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of `numerators / denominators` over classes that occur in `counts`; 0/0 counts as zero."""
+    """Returns the mean of `numerators / denominators` over the classes that occur in `counts`. 0/0 counts as zero."""
     _, predicted, labelled = margins(counts)
     occurs = tf.cast(tf.not_equal(predicted + labelled, 0.0), counts.dtype)
     ratios = tf.math.divide_no_nan(numerators, denominators)

@@ -1,8 +1,8 @@
 """Sums of squares that give an exact variance even if the values are far from zero.
 
-In float64, a sum of squares near 1e16 loses a deviation of 1 by rounding. So each product is stored as a pair of
-float64 numbers, 106 bits in all. The pair is split into parts of 26 bits, whose positions are the same for all values.
-Parts of one position add up without rounding, for more than 100 million values, in any order.
+In float64, a sum of squares near 1e16 loses a deviation of 1 to rounding. So each product is a pair of float64 numbers,
+106 bits in all. The pair is split into parts of 26 bits, at bit positions that are the same for all values. Parts of
+one position add up without rounding, for more than 100 million values, in any order.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _BITS, _LOWEST, _PLACES = 26, -18, 32  # bits of a part, lowest position, and nu
 
 
 class Moments(NamedTuple):
-    """Weighted sums of values, each split into parts of 26 bits: [parts], the lowest bits first."""
+    """Weighted sums of values. Each sum is split into parts of 26 bits: [parts], the lowest bits first."""
 
     weight: tf.Tensor  # Σ weight
     total: tf.Tensor  # Σ weight · v
@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 
 
 def moments(values: tf.Tensor, weights: tf.Tensor) -> Moments:
-    """Returns the weighted sums of `values` (float64), which must be finite even where `weights` is zero."""
+    """Returns the weighted sums of `values` (float64). `values` must be finite, even those of weight zero."""
     v, w = (_whole(tf.reshape(x, [-1])) for x in (values, weights))
     if (values.shape.num_elements() or 0) > _MANY:
         weight, total, squares = _about_mean(v.high, w.high)
@@ -34,9 +34,9 @@ def moments(values: tf.Tensor, weights: tf.Tensor) -> Moments:
 
 
 def _about_mean(v: tf.Tensor, w: tf.Tensor) -> list["_Pair"]:
-    """Returns Σ w, Σ w v and Σ w v², [1] each, for many values; computed from sums of deviations from the mean.
+    """Returns Σ w, Σ w v and Σ w v², [1] each, for many values, from sums of deviations from the mean.
 
-    This takes a thirtieth of the time of `_times` for each value. The variance is off by a few parts in 1e16.
+    This takes a thirtieth of the time that `_times` takes for each value. The variance is off by a few parts in 1e16.
     """
     weight = tf.reduce_sum(w, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(w * v, keepdims=True), weight)
@@ -49,7 +49,7 @@ def _about_mean(v: tf.Tensor, w: tf.Tensor) -> list["_Pair"]:
 
 
 def _sums_by_place(x: tf.Tensor) -> tf.Tensor:
-    """Splits `x` [rows, n] into parts of 26 bits, and returns each row's sums of them: [rows, parts]."""
+    """Splits the values of `x` [rows, n] into parts of 26 bits. Returns each row's sum of each part: [rows, parts]."""
     rows, units = x.shape[0], tf.constant([2.0 ** (_BITS * (i + _LOWEST)) for i in range(_PLACES)], tf.float64)
     sums = tf.zeros([rows * _PLACES], tf.float64)
     for _ in range(3):  # which hold 53 bits, wherever the first begins
@@ -65,7 +65,7 @@ def _sums_by_place(x: tf.Tensor) -> tf.Tensor:
 
 
 def squared_deviations(seen: Moments) -> tf.Tensor:
-    """Returns Σ w (v − mean)² from the sums in `seen`; zero if the result is no larger than rounding errors."""
+    """Returns Σ w (v − mean)² from the sums in `seen`. A result as small as the rounding errors becomes zero."""
     high = tf.stack(seen)
     sums = _Pair(high, tf.zeros_like(high))
     for count in (16, 8, 4, 2, 1):
@@ -102,7 +102,7 @@ def _plus(a: _Pair, b: _Pair) -> _Pair:
 
 
 def _times(a: _Pair, b: _Pair) -> _Pair:
-    """Returns a · b to about 104 bits; `a.high * b.high` is computed exactly (Dekker, 1971)."""
+    """Returns a · b to about 104 bits. The product of the high parts is exact (Dekker, 1971)."""
     high = a.high * b.high
     (a1, a2), (b1, b2) = _halves(a.high), _halves(b.high)
     # With differences only: Grappler reorders sums of several terms.
@@ -111,7 +111,7 @@ def _times(a: _Pair, b: _Pair) -> _Pair:
 
 
 def _halves(x: tf.Tensor) -> _Pair:
-    """Splits `x` into a pair of numbers of 26 bits each, so that products of such numbers are exact."""
+    """Splits `x` into two numbers of 26 bits each. Products of such numbers are exact."""
     scaled = x * (2.0**27 + 1.0)
     high = scaled - (scaled - x)
     return _Pair(high, x - high)

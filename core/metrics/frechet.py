@@ -13,8 +13,8 @@ from core.random import Rng
 class Frechet(NamedTuple):
     """The Fréchet distance of Gaussians fitted to two sets of features (Dowson and Landau, 1982; Heusel et al., 2017).
 
-    Each set of features x is stored as one matrix Σ weight · zzᵀ with z = [1, x]. It holds the total weight, Σ x and
-    Σ xxᵀ. The covariances divide by (total weight − 1), as in the paper's code, so each set needs two examples.
+    For each set of features x, the state is one matrix Σ weight · zzᵀ with z = [1, x]. It holds the total weight, Σ x
+    and Σ xxᵀ. The covariances divide by (total weight − 1), as in the paper's code, so each set needs two examples.
     """
 
     real: tf.Tensor  # [1 + features, 1 + features]
@@ -22,9 +22,10 @@ class Frechet(NamedTuple):
 
     @classmethod
     def of(cls, real: Any, fake: Any, weight: Any = None) -> "Frechet":
-        """Sums features [rows, features] of real and fake examples; `weight` [rows] applies to both.
+        """Adds up features [rows, features] of real and fake examples. `weight` [rows] applies to both.
 
-        Without `weight`, `real` and `fake` may have different numbers of rows. `features[:0]` adds nothing to a set.
+        Without `weight`, `real` and `fake` may have different numbers of rows. Pass `features[:0]` to leave a set
+        unchanged.
         """
         real, fake = _features("real", real), _features("fake", fake)
         if real.shape[1] != fake.shape[1]:
@@ -37,8 +38,8 @@ class Frechet(NamedTuple):
     def between_halves(cls, features: Any, *, seed: int = 0, splits: int = 10) -> tf.Tensor:
         """Returns the mean distance between random halves of `features` [rows, features], over `splits` splits.
 
-        This is the distance that perfect samples would have. Compare it with a generator's distance between as many
-        real and fake examples as a half has. If the number of rows is odd, each split omits one row.
+        A perfect generator would have this distance. Compare it with a generator's distance for as many real and fake
+        examples as a half has. If the number of rows is odd, each split omits one row.
         """
         features = _features("features", features)
         if splits < 1:
@@ -90,5 +91,5 @@ def _gaussian(products: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _root(eigenvalues: tf.Tensor) -> tf.Tensor:
-    """Returns square roots; negative eigenvalues, which are rounding errors, count as zero."""
+    """Returns square roots of `eigenvalues`. Negative ones are rounding errors, and count as zero."""
     return tf.sqrt(tf.maximum(eigenvalues, 0.0))

@@ -1,4 +1,4 @@
-"""Separate metrics of fidelity and diversity of generated samples: precision and recall of manifolds, classes."""
+"""Fidelity and diversity of generated samples, measured separately: precision and recall of manifolds, and classes."""
 
 from typing import Any, NamedTuple
 
@@ -12,15 +12,16 @@ from core.metrics.state import poisoned, weights_of
 def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
     """Returns 1.0 for each row of `features` within the manifold of `reference`, else 0.0; `nan` if not finite.
 
-    `features` and `reference` are [rows, features]. The manifold consists of balls around the rows of `reference`. The
-    radius is the distance to the row's k-th nearest neighbour in `reference` (Kynkäänniemi et al., 2019). The mean for
-    fakes among real examples is the paper's *precision*; for real examples among fakes, the paper's *recall*:
+    `features` and `reference` are [rows, features]. The manifold is a union of balls around the rows of `reference`.
+    The radius of a ball is the distance to the row's k-th nearest neighbour in `reference` (Kynkäänniemi et al., 2019).
+    The paper's *precision* is the mean for fakes, with real examples as reference. Its *recall* is the mean for real
+    examples, with fakes as reference:
 
         precision = tf.reduce_mean(in_manifold(fake, real))
         recall = tf.reduce_mean(in_manifold(real, fake))
 
-    Pass the *whole* reference, for example as a constant of the task; then the metric is a mean over examples.
-    Manifolds of batches don't add up, so there is no additive state: gather all batches of a reference first.
+    Pass the *whole* reference, for example as a constant of the task. Manifolds of batches don't add up, so there is no
+    additive state: gather all batches of a reference first.
     """
     features = arguments.floats("features", features, min_rank=2, axes="[rows, features]")
     reference = arguments.floats("reference", reference, min_rank=2, axes="[rows, features]")
@@ -43,20 +44,20 @@ def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
 
 
 def _squared_distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Returns ‖a‖² + ‖b‖² − 2 a·b [rows of a, rows of b]; pass float64, since the difference cancels digits."""
+    """Returns ‖a‖² + ‖b‖² − 2 a·b [rows of a, rows of b]. Pass float64, because the difference cancels digits."""
     a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     squares_a, squares_b = (tf.reduce_sum(tf.square(x), axis=1) for x in (a, b))
     return squares_a[:, tf.newaxis] + squares_b - 2.0 * tf.matmul(a, b, transpose_b=True)
 
 
 class ClassCoverage(NamedTuple):
-    """The number of classes among samples, as a classifier labels them: a collapsed generator makes only a few."""
+    """The number of classes that a classifier finds among samples. A collapsed generator makes only a few."""
 
     counts: tf.Tensor  # [classes]
 
     @classmethod
     def of(cls, predictions: Any, num_classes: int, weight: Any = None) -> "ClassCoverage":
-        """Counts class indices of any shape, such as `predicted(logits)`; an index out of range gives `nan`."""
+        """Counts class indices of any shape, such as `predicted(logits)`. An index out of range gives `nan`."""
         if num_classes < 1:
             raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
         predictions = arguments.integers("predictions", predictions)

@@ -24,8 +24,8 @@ def psnr(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
 def ssim(images: Any, targets: Any, *, max_value: float) -> tf.Tensor:
     """Returns the structural similarity (Wang et al., 2004) of images [batch, height, width, channels]: [batch].
 
-    Means, variances and covariances are taken in an 11x11 Gaussian window that stays inside the image. The similarity
-    is averaged over window positions and channels.
+    Means, variances and covariances are taken in an 11x11 Gaussian window that stays inside the image. The result is
+    the mean over window positions and channels.
     """
     images, targets = _scaled(images, targets, max_value, min_rank=4, axes="[batch, height, width, channels]")
     if images.shape.rank not in (4, None):

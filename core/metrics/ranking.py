@@ -13,10 +13,10 @@ from core.metrics.state import poisoned, ratio
 class AUC(NamedTuple):
     """Areas under the ROC curve (Hanley and McNeil, 1982) and the precision-recall curve (Davis and Goadrich, 2006).
 
-    Scores are counted in equal bins of [0, 1], so that states can be added. The metrics are exact for scores rounded
-    to their bins; the order within a bin is lost. Let p_b and n_b be the shares of all positives and all negatives in
-    bin b. The ROC area is off by at most Σ p_b n_b / 2, which `error_bounds` computes. This bound is zero if no bin
-    holds both kinds. It is at most M / (2 · bins) if the scores of one kind have a density below M.
+    Scores are counted in equal bins of [0, 1], so that states can be added. The metrics are exact for scores rounded to
+    their bins: the order within a bin is lost. The ROC area is off by at most Σ p_b n_b / 2, where p_b and n_b are the
+    shares of all positives and all negatives in bin b. `error_bounds` computes this bound. It is zero if no bin holds
+    both kinds, and at most M / (2 · bins) if the scores of one kind have a density below M.
     """
 
     positives: tf.Tensor  # [bins], the weight of the positives with such scores
@@ -24,7 +24,7 @@ class AUC(NamedTuple):
 
     @classmethod
     def of(cls, scores: Any, labels: Any, weight: Any = None, *, bins: int = 1000) -> "AUC":
-        """Counts scores in [0, 1], such as `tf.sigmoid(logits)`, of the labels 0 and 1. Other scores give `nan`."""
+        """Counts scores in [0, 1], such as `tf.sigmoid(logits)`, with labels 0 or 1. Other scores give `nan`."""
         if bins < 2:
             raise ValueError(f"`bins` is {bins}; the error shrinks with 1 / bins: use a few hundred.")
         scores = arguments.floats("scores", scores)
@@ -50,7 +50,7 @@ class AUC(NamedTuple):
         }
 
     def error_bounds(self) -> dict[str, tf.Tensor]:
-        """Returns the largest possible error from binning for each metric of `result`, by the same names."""
+        """Returns the largest possible error from binning of each metric, by the names of `result`."""
         p, n, p_above, n_above = self._curve()
         total = tf.reduce_sum(p)
         binned = tf.math.divide_no_nan(p_above + p, p_above + p + n_above + n)
@@ -70,7 +70,7 @@ class AUC(NamedTuple):
 
 
 class _Curve(NamedTuple):
-    """Positives `p` and negatives `n` per bin, highest score first; `_above` counts all bins with higher scores."""
+    """Positives `p` and negatives `n` per bin, highest score first. `_above` counts all bins with higher scores."""
 
     p: tf.Tensor
     n: tf.Tensor

@@ -19,7 +19,7 @@ class MAE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "MAE":
-        """Adds up errors of predictions and targets of one shape, times one weight for each target."""
+        """Adds up errors of `predictions` and `targets`, which have one shape, with one weight per target."""
         return cls(*weighted_mean(absolute_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
@@ -35,7 +35,7 @@ class RMSE(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "RMSE":
-        """Adds up errors of predictions and targets of one shape, times one weight for each target."""
+        """Adds up errors of `predictions` and `targets`, which have one shape, with one weight per target."""
         return cls(*weighted_mean(squared_error(predictions, targets), "predictions", weight))
 
     def result(self) -> tf.Tensor:
@@ -44,7 +44,7 @@ class RMSE(NamedTuple):
 
 
 class R2(NamedTuple):
-    """The share of the targets' variance that the predictions explain (Wright, 1921), over all elements together."""
+    """The share of the targets' variance that the predictions explain (Wright, 1921). All elements count together."""
 
     weight: tf.Tensor  # sums of the targets, as in `Moments`
     total: tf.Tensor
@@ -53,7 +53,7 @@ class R2(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Any, targets: Any, weight: Any = None) -> "R2":
-        """Adds up errors of predictions and targets of one shape, times one weight for each target."""
+        """Adds up errors of `predictions` and `targets`, which have one shape, with one weight per target."""
         residual = squared_error(predictions, targets)
         targets = tf.cast(arguments.targets_like("targets", targets, "predictions", residual), tf.float64)
         weights = weights_of(residual, "predictions", weight)

@@ -14,17 +14,17 @@ Figures: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]  # a scalar, or scalars
 
 @runtime_checkable
 class State(Protocol):
-    """A named tuple of sums over examples; the fields of two states add up to the state of all their examples."""
+    """A named tuple of sums over examples. Adding two states field by field gives the state of all their examples."""
 
     def result(self) -> Figures:
-        """Returns the metrics of this state's sums, eagerly or in a graph; `nan` if nothing was measured."""
+        """Returns the metrics of this state's sums, eagerly or in a graph. Without measurements they are `nan`."""
 
 
 _StateT = TypeVar("_StateT", bound=State)
 
 
 def merge(a: _StateT, b: _StateT) -> _StateT:
-    """Adds two states field by field; `a` and `b` must have the same type and shapes."""
+    """Adds two states field by field. `a` and `b` must have the same type and shapes."""
     tf.nest.assert_same_structure(a, b)
     fields = getattr(a, "_fields", ())
     sums = []
@@ -37,7 +37,7 @@ def merge(a: _StateT, b: _StateT) -> _StateT:
 
 
 class Mean(NamedTuple):
-    """The weighted mean of a value with other weights than the loss has."""
+    """The weighted mean of a value, for weights that differ from the loss's weights."""
 
     total: tf.Tensor
     weight: tf.Tensor
@@ -53,7 +53,7 @@ class Mean(NamedTuple):
 
 
 class Perplexity(NamedTuple):
-    """exp(mean cross-entropy per token): a choice among so many equally likely tokens (Jelinek et al., 1977)."""
+    """exp(mean cross-entropy per token): the number of equally likely tokens to choose from (Jelinek et al., 1977)."""
 
     total: tf.Tensor
     weight: tf.Tensor
@@ -70,7 +70,7 @@ class Perplexity(NamedTuple):
 
 
 class BitsPerByte(NamedTuple):
-    """Bits per byte of text: like perplexity, but comparable between tokenizers."""
+    """Bits per byte of text. Unlike perplexity, it can be compared between tokenizers."""
 
     total: tf.Tensor
     bytes: tf.Tensor
@@ -89,16 +89,16 @@ class BitsPerByte(NamedTuple):
 
 
 def weighted_mean(values: tf.Tensor, name: str, weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `(Σ weight · value, Σ weight)`, whose ratio is the mean; errors call the values `name`."""
+    """Returns `(Σ weight · value, Σ weight)`, whose ratio is the mean. Errors call the values `name`."""
     weights = weights_of(values, name, weight)
     return weighted_sum(values, weights), tf.reduce_sum(weights)
 
 
 def weights_of(values: tf.Tensor, name: str, weight: Any) -> tf.Tensor:
-    """Returns `weight` in float64 after checking its shape; ones if `weight` is None.
+    """Returns `weight` in float64 after checking its shape, or ones if `weight` is None.
 
-    Counts in float32 stop at 2²⁴ = 16.8 million, which the pixels of one batch can reach. In float64, integer weights
-    add up exactly, in any order.
+    Float32 can't count beyond 2²⁴ = 16.8 million, and one batch may have more pixels. In float64, integer weights add
+    up exactly, in any order.
     """
     if weight is None:
         return tf.ones_like(values, tf.float64)

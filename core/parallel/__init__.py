@@ -1,4 +1,4 @@
-"""Strategies other than synchronous replicas that hold whole copies: meshes, parameter servers, local steps.
+"""Strategies other than synchronous replicas with whole copies: meshes, parameter servers, local steps.
 
-Each strategy has a folder, which registers the strategy's `Backend`. A custom strategy needs only one such file.
+Each strategy is a folder that registers its `Backend`. A custom strategy needs only one such file.
 """

@@ -1,4 +1,4 @@
-"""Checks for phases and networks placed on one device, for strategies that don't support this."""
+"""Checks for strategies that can't place phases or networks on one device."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from core.task import ONE_DEVICE, Compute, Placement, Task
 
 
 def check_places(task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str], instead: str) -> None:
-    """Raises an error if an experiment or a task places phases or networks; its text ends with `instead`."""
+    """Raises an error if an experiment or a task places phases or networks. The text ends with `instead`."""
     if placements:
         raise ConfigurationError(f"`Experiment.placements` places {listed(placements)}. {instead}")
     if one_device:

@@ -1,4 +1,4 @@
-"""The interface of a training step: tasks, their phases, the losses that step functions return."""
+"""The interface of a training step: tasks, their phases, and the losses that step functions return."""
 
 from core.rows import all_rows, own_rows
 from core.task.loss import Batch, Loss

@@ -34,7 +34,7 @@ def checked_phases(task: Task) -> list[Phase]:
 
 
 def placed_phases(phases: Sequence[Phase], placements: Mapping[str, Placement]) -> list[Phase]:
-    """Returns `phases`, with the placements in `placements`, which is `{phase name: placement}`."""
+    """Returns `phases` with the placements that `placements` gives, `{phase name: placement}`."""
     names = [phase.name for phase in phases]
     for name, placement in placements.items():
         if name not in names:
@@ -60,7 +60,7 @@ def _named_by(task: Task, name: str) -> str:
 
 
 def named_module(task: Task, name: str, named_by: str) -> tf.Module:
-    """Returns the module in the attribute `name` of `task`; error messages begin with the text `named_by`."""
+    """Returns the module in the attribute `name` of `task`. Error messages begin with the text `named_by`."""
     module: Any = getattr(task, name, None)
     if not isinstance(module, tf.Module):
         known = [key for key, value in vars(task).items() if isinstance(value, tf.Module)]
@@ -97,7 +97,7 @@ def check_variables(
     strategy: tf.distribute.Strategy,
     one_device_ids: Collection[int],
 ) -> None:
-    """Raises an error for a variable made outside the strategy's scope, or trained without being in the task."""
+    """Raises an error for a variable made outside the strategy's scope, and for a trained one outside the task."""
     name, known = type(task).__name__, {id(variable) for variable in variables.values()}
     for phase in phases:
         for path, variable in phase.variables().items() if isinstance(phase, Update) else ():
@@ -117,7 +117,7 @@ def check_variables(
 
 
 def _check_overlaps(phases: Sequence[Phase]) -> None:
-    """Raises an error if two updates train the same variable; only a penalty with another `every` may do so."""
+    """Raises an error if two updates train one variable. Only a penalty with another `every` may do so."""
     updates = [phase for phase in phases if isinstance(phase, Update)]
     for one, other in itertools.combinations(updates, 2):
         mine = {id(variable): path for path, variable in one.variables().items()}

@@ -1,4 +1,4 @@
-"""Checks of a step function while it is traced: each error names the phase."""
+"""Checks of a step function while it is traced. Each error names the phase."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from core.task.statistics import summing_over_replicas
 
 @contextlib.contextmanager
 def no_new_variables(who: str) -> Iterator[None]:
-    """Raises an error if code in its `with` block makes a variable; `who` names the function in the message."""
+    """Raises an error if code in its `with` block makes a variable. Messages call the function `who`."""
 
     refusals = []
 
@@ -46,7 +46,7 @@ def _refused_variable(who: str, what: str) -> ValueError:
 
 
 def _refused_keras(who: str, what: str) -> ConfigurationError | None:
-    """Returns an error if a Keras layer is in the call stack, else `None`; `what` is the new variable's name."""
+    """Returns an error if a Keras layer is in the call stack, else `None`. `what` is the new variable's name."""
     frames = [frame for frame, _ in traceback.walk_stack(None)]  # the innermost first
     calling = [str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("keras", "tf_keras") for frame in frames]
     if True not in calling:
@@ -66,7 +66,7 @@ def _refused_keras(who: str, what: str) -> ConfigurationError | None:
 
 @contextlib.contextmanager
 def no_synchronisation(name: str) -> Iterator[None]:
-    """Raises an error if code in its `with` block (a phase without `mixes_rows`) sums over replicas or gathers rows."""
+    """For phases without `mixes_rows`: code in its `with` block may neither sum over replicas nor gather rows."""
 
     def refuse(sums: Any) -> Any:
         raise ConfigurationError(
@@ -112,7 +112,7 @@ def no_rng_in_evaluation() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_mixed_dtypes(who: str, dtype: tf.DType) -> Iterator[None]:
-    """Raises a `ConfigurationError` if code in its context, which computes in `dtype`, mixes that with float32."""
+    """Raises a `ConfigurationError` if code in its context mixes `dtype`, in which it computes, with float32."""
     try:
         yield
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
@@ -129,7 +129,7 @@ def no_mixed_dtypes(who: str, dtype: tf.DType) -> Iterator[None]:
 
 
 def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
-    """Raises an error if `evaluate(batch)` differs from evaluating the first row and the other rows separately."""
+    """Raises an error unless `evaluate(batch)` equals evaluating the first row and the other rows separately."""
     rows = len(next(iter(batch.values())))
     if rows < 2:
         return
@@ -149,7 +149,7 @@ def refuse_mixed_rows(evaluate: Callable[[Batch], Loss], batch: Batch) -> None:
 
 
 def _figures_by_row(loss: Loss) -> dict[str, tf.Tensor]:
-    """Returns the per-example values of `loss` by name, zero where the weight is zero; without additive states."""
+    """Returns the per-example values of `loss` by name, zero where the weight is zero. Additive states are left out."""
     weight = tf.ones_like(loss.per_example) if loss.weight is None else loss.weight
     metrics = {f"the metric `{name}`": x for name, x in loss.metrics.items() if tf.is_tensor(x)}
     figures = {"the loss": loss.per_example, "the weight": weight, **metrics}
@@ -157,7 +157,7 @@ def _figures_by_row(loss: Loss) -> dict[str, tf.Tensor]:
 
 
 def refuse_missing_gradients(gradients: Mapping[str, Any], name: str) -> None:
-    """Raises an error if a variable's gradient is `None`, and names the variable and the phase `name`."""
+    """Raises an error if a gradient is `None`. It names the variable and the phase `name`."""
     missing = [path for path, gradient in gradients.items() if gradient is None]
     if missing:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The batch of a phase while its step function is inspected: a dict that records the keys that are read."""
+"""The batch of a phase while its step function is inspected: a dict that records which keys are read."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from core.task.loss import Batch, subject
 
 
 class Inputs(dict[str, tf.Tensor]):
-    """A dict that records the keys that are read; for a missing key, the error lists the available keys."""
+    """A dict that records which keys are read. The error for a missing key lists the available keys."""
 
     def __init__(self, values: Batch, phase: str, elsewhere: Mapping[str, str], read: set[str]):
         super().__init__(values)

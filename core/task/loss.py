@@ -38,18 +38,18 @@ class Loss(NamedTuple):
 
 
 class Overflowed(NamedTuple):
-    """The number of steps whose float16 gradients overflowed, and the total weight of their losses, both additive."""
+    """The number of steps whose float16 gradients overflowed, and the sum of their total weights. It is additive."""
 
     steps: tf.Tensor
     weight: tf.Tensor
 
     def result(self) -> tf.Tensor:
-        """Returns the number of steps."""
+        """Returns the number of overflowed steps."""
         return self.steps
 
 
 def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
-    """Returns the sum of the loss, to differentiate, and weighted sums `{"weight": ..., "loss": ..., METRIC: ...}`."""
+    """Returns the loss's sum, to differentiate, and `{"weight": ..., "loss": ..., METRIC: ...}`, weighted sums."""
     if loss.weight is None:
         weight = None
         total = tf.cast(tf.size(loss.per_example), tf.float32)
@@ -70,7 +70,7 @@ def weighted_sums(loss: Loss) -> tuple[tf.Tensor, dict[str, Any]]:
 
 
 def means(sums: Sums) -> dict[str, float]:
-    """Returns the metrics of `sums`: weighted means, and results of additive states; NaN if the weight is zero."""
+    """Returns the metrics of `sums`: weighted means and results of additive states. Without weight they are NaN."""
     weight = float(sums["weight"])
     # Steps that overflowed have a loss, but no gradient norm.
     weights = {GRADIENT_NORM: weight - float(sums[OVERFLOWED].weight)} if OVERFLOWED in sums else {}
@@ -87,12 +87,12 @@ def means(sums: Sums) -> dict[str, float]:
 
 
 def subject(name: str) -> str:
-    """Returns the subject of an error message: "phase `NAME`", or "`evaluate`", which isn't a phase."""
+    """Returns the subject of an error message: "phase `NAME`", or "`evaluate`" alone, which isn't a phase."""
     return f"`{name}`" if name == EVALUATE else f"phase `{name}`"
 
 
 def checked(loss: Any, name: str, rows: int | None) -> Loss:
-    """Returns `loss` after checking it: one value per example, with weight and metrics of the same shape."""
+    """Checks `loss` and returns it: one value per example, with weight and metrics of the same shape."""
     if not isinstance(loss, Loss):
         raise TypeError(
             f"{subject(name)} returned {type(loss).__name__}; a step function returns `Loss(per_example, ...)` from "

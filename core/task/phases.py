@@ -18,7 +18,7 @@ from core.task.statistics import averaged
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A phase's place: every replica if the global batch has enough rows, else one device."""
+    """Where a phase runs: on every replica if the global batch has enough rows, else on one device."""
 
     every_replica_from: int | None  # a global batch size; None is never
 
@@ -33,13 +33,13 @@ ONE_DEVICE = Placement(None)
 
 @gin.configurable
 def on_every_replica() -> Placement:
-    """Returns `EVERY_REPLICA` for gin files: each replica computes its rows."""
+    """Returns `EVERY_REPLICA`, for gin files: each replica computes its rows."""
     return EVERY_REPLICA
 
 
 @gin.configurable
 def on_one_device() -> Placement:
-    """Returns `ONE_DEVICE` for gin files: one device of each worker computes the whole global batch."""
+    """Returns `ONE_DEVICE`, for gin files: one device of each worker computes the whole global batch."""
     return ONE_DEVICE
 
 
@@ -97,11 +97,11 @@ class Update:
             raise ValueError(f"`trains` of phase `{self.name}` holds no trainable variable; name the module to train.")
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Returns the trained variables by path. If `trains` lists modules, a path begins with its module's index."""
+        """Returns the trained variables by path. If `trains` is a list, a path begins with the module's index."""
         return self._by_path(functools.partial(named_variables, trainable_only=True))
 
     def statistics(self) -> dict[str, tf.Variable]:
-        """Returns the moving averages of the trained modules, with paths as in `variables`."""
+        """Returns the moving averages of the trained modules, by paths as in `variables`."""
         return self._by_path(averaged)
 
     def _by_path(self, found: Callable[[tf.Module], Mapping[str, tf.Variable]]) -> dict[str, tf.Variable]:
@@ -112,10 +112,10 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """A forward pass: its outputs `{name: [batch, ...]}` appear in the batch of every later phase of the step.
+    """A forward pass. Its outputs `{name: [batch, ...]}` are in the batch of every later phase of the step.
 
-    `state` is a module whose variables keep history. With it, `fn(batch, rng)` returns `(outputs, {variable.ref():
-    value})`. `fn` is then called once per step, on one device, with the whole global batch in row order.
+    With `state`, a module whose variables keep history, `fn(batch, rng)` returns `(outputs, {variable.ref(): value})`.
+    Then `fn` is called once per step, on one device, with the whole global batch in row order.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The features of an example that a task reads, and their requirements.
+"""The features of an example that a task reads, and what each must be.
 
     def reads(self):
         return {"image": Image([8, 8, 1], low=0.0, high=1.0), "label": Label(10)}
@@ -21,15 +21,15 @@ class Feature(Protocol):
     """One feature of an example, as a task reads it."""
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` if the task called `task` can't learn from `feature` of `source`."""
+        """Raises a `DataError` if the task called `task` can't learn from the feature `feature` of `source`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A float32 image [height, width, channels] with values in [`low`, `high`]; None means any range.
+    """A float32 image [height, width, channels] with values in [`low`, `high`]. None means any range.
 
-    Height and width must equal those of `shape`; `size="at_least"` or `"any"` allows others. `setting` is the task's
-    argument that holds the shape; errors name it, and end with `remedy`.
+    Height and width must equal those of `shape`. `size="at_least"` allows larger images, and `"any"` allows all. Errors
+    name `setting`, the task's argument for the shape, and end with `remedy`.
     """
 
     shape: Sequence[int] | None = None
@@ -71,14 +71,14 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """An index of one of `num_classes` classes; errors name `setting`, the task's argument with that number."""
+    """An index of one of `num_classes` classes. Errors name `setting`, the task's argument with that number."""
 
     num_classes: int
     _: dataclasses.KW_ONLY
     setting: str | None = None
 
     def check(self, source: Examples, feature: str, *, task: str) -> None:
-        """Raises a `DataError` for a label out of range, if `source.extremes` knows the labels' range."""
+        """Raises a `DataError` for a label out of range, if `source.extremes` knows the range of labels."""
         extremes = source.extremes(feature)
         for label, example in (extremes[:2], extremes[2:]) if extremes else ():
             if not 0 <= label < self.num_classes:
@@ -97,7 +97,7 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A window of `length + 1` token ids, int32 and below `vocabulary`: each token is the target of the one before.
+    """A window of `length + 1` token ids, int32 and below `vocabulary`. Each token is the target of the one before.
 
     Errors call `length` the task's `context`, and `vocabulary` the task's `vocabulary`.
     """

@@ -21,10 +21,10 @@ from core.task.loss import Batch
 class Served:
     """An exported function: `function(batch)` reads the tensors in `inputs`, and returns tensors by name.
 
-    `function` must be deterministic. The first axis of each tensor is the rows (`None`: any number). An export is
-    compared with the task on the source's examples. For inputs that aren't features (latents, a cache),
-    `examples(batch)` makes all inputs from a batch of the source. For outputs named in `scores`, only the position of
-    the largest value along the last axis is compared: a class, the next token.
+    `function` must be deterministic. The first axis of each tensor is the rows; the size None means any number. An
+    export is compared with the task on the source's examples. If inputs aren't features (latents, a cache),
+    `examples(batch)` makes all inputs from a batch of the source. For outputs named in `scores`, only the index of the
+    largest value along the last axis is compared: a class, or the next token.
     """
 
     function: Callable[[Batch], Batch]

@@ -1,4 +1,4 @@
-"""Untrained state of layers: each layer returns the new values, and the engine assigns them.
+"""Untrained state of layers. Each layer returns the new values, and the engine assigns them.
 
 *Statistics* are sums that normalisation layers take over a batch. A step function makes a `Statistics`, passes it to
 its layers and returns it in its `Loss`:
@@ -37,7 +37,7 @@ Values = dict[Any, tf.Tensor]  # by `variable.ref()`, because variables can't be
 
 
 class Sums(NamedTuple):
-    """A normalisation layer's count, sum and sum of squares per channel, in float64 to keep a small variance exact."""
+    """A normalisation layer's count, sum and sum of squares per channel. Float64 keeps a small variance exact."""
 
     count: tf.Tensor  # []
     total: tf.Tensor  # [channels]
@@ -45,12 +45,12 @@ class Sums(NamedTuple):
 
 
 class Averages(Protocol):
-    """A layer that keeps moving averages."""
+    """A layer that keeps moving averages of its statistics."""
 
     sync: bool  # whether it normalises with the rows of all replicas
 
     def averages(self, sums: Sums) -> Values:
-        """Returns the layer's moving averages after a step with `sums`, `{variable.ref(): value}`; assigns nothing."""
+        """Returns the layer's moving averages after a step with `sums`: `{variable.ref(): value}`, not yet assigned."""
 
 
 SumOverReplicas = Callable[[Sums], Sums]
@@ -69,7 +69,7 @@ class Statistics:
         self.sums: dict[str, Sums] = {}
 
     def add(self, layer: Averages, sums: Sums) -> None:
-        """Adds `sums` to those of `layer`, so that a layer called twice has the sums of both calls."""
+        """Adds `sums` to those of `layer`. A layer that is called twice thus has the sums of both calls."""
         layer = original(layer)  # a copy `with_values` has no averages of its own
         noticed = _noticed.get(None)
         if noticed is not None:
@@ -91,7 +91,7 @@ class Statistics:
         return values
 
     def moments(self, sums: Mapping[str, Sums] | None = None) -> Values:
-        """Returns the mean and variance of `sums` alone, `{variable.ref(): value}`, for layers with `moments`."""
+        """Returns the mean and variance of `sums` alone, `{variable.ref(): value}`, of each layer with `moments`."""
         values: Values = {}
         for key, layer_sums in (self.sums if sums is None else sums).items():
             layer: Any = self.layers[key]
@@ -105,7 +105,7 @@ class Statistics:
 
 @contextlib.contextmanager
 def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
-    """In its `with` block, `Statistics()` sums over replicas with `function`, as engines need."""
+    """Makes `Statistics()` in its `with` block sum over replicas with `function`. Engines need this."""
     token = _sum_over_replicas.set(function)
     try:
         yield
@@ -115,7 +115,7 @@ def summing_over_replicas(function: SumOverReplicas) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
-    """Yields `{variable.ref(): layer}`: layers that add to a `Statistics` in its `with` block, by their averages."""
+    """Records layers that add to a `Statistics` in its `with` block: yields `{variable.ref() of an average: layer}`."""
     token = _noticed.set({})
     try:
         yield _noticed.get()
@@ -126,7 +126,7 @@ def noticing_averages() -> Iterator[Mapping[Any, Averages]]:
 def averaged(module: tf.Module) -> dict[str, tf.Variable]:
     """Returns `{path: variable}`: the moving averages in `module`, which weight averaging must average too.
 
-    Only layers with `moments(sums) -> Values` and `moving` count; `moving` lists the variables in these `Values`.
+    Only layers with `moments(sums) -> Values` and `moving` count. `moving` lists the variables in these `Values`.
     """
     kept = {id(v) for part in (module, *module.submodules) if _has_moments(part) for v in part.moving}
     return {path: variable for path, variable in named_variables(module).items() if id(variable) in kept}
@@ -137,7 +137,7 @@ def _has_moments(part: Any) -> bool:
 
 
 def refreshed(module: tf.Module) -> Values:
-    """Returns `{variable.ref(): value}`: the new derived state of `module` and its submodules; assigns nothing."""
+    """Returns the new derived state of `module` and its submodules, `{variable.ref(): value}`. It assigns nothing."""
     values: Values = {}
     for part in (module, *module.submodules):
         refresh = getattr(part, "refresh", None)
@@ -147,7 +147,7 @@ def refreshed(module: tf.Module) -> Values:
 
 
 def commit(values: Values, apply_if: tf.Tensor | None = None) -> None:
-    """Assigns each value to its variable; if `apply_if` (a scalar bool) is false, every variable keeps its bits."""
+    """Assigns each value to its variable. If the scalar boolean `apply_if` is false, every variable keeps its bits."""
     for reference, value in values.items():
         variable = reference.deref()
         variable.assign(value if apply_if is None else one_of(apply_if, value, variable.read_value()))

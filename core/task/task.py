@@ -60,11 +60,11 @@ class Task(Module):
         raise ConfigurationError(f"`{type(self).__name__}` needs `evaluate(batch) -> Loss` to be evaluated.")
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Makes `{"image": [n, height, width, channels]}` in [-1, 1]; a conditional task adds the `"label"`s."""
+        """Makes `{"image": [n, height, width, channels]}` in [-1, 1]. Conditional tasks add the `"label"` of each."""
         raise ConfigurationError(f"`{type(self).__name__}` makes no samples: it needs `sample(rng, n)`.")
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> Mapping[str, Served]:
-        """Returns the exported functions by name, the default first; `features` are the specs of the source's batch."""
+        """Returns the exported functions by name, the default one first. `features` are specs of the source's batch."""
         raise ConfigurationError(
             f"`{type(self).__name__}` can't be exported: it doesn't say what it offers. Write in it, with your names "
             "and `from core.task import Served`:\n"

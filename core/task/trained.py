@@ -51,7 +51,7 @@ def standings(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence
 
 
 def check_trained(task: Task, variables: Mapping[str, tf.Variable], phases: Sequence[Phase]) -> None:
-    """Raises an error for a trainable variable that no phase trains, or a frozen variable that a phase trains."""
+    """Raises an error if a trainable variable has no phase that trains it, or if a phase trains a frozen variable."""
     name, found = type(task).__name__, standings(task, variables, phases)
     for standing in found:
         if standing.frozen and standing.phases:

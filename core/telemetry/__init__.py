@@ -1,4 +1,4 @@
-"""Writes metrics to the console, to JSON lines and to TensorBoard, through one `Writer` interface.
+"""Writes metrics to the console, to JSON lines and to TensorBoard. Each is a `Writer`.
 
 from core.telemetry import Console, JsonLines, Telemetry, TensorBoard
 

@@ -27,9 +27,10 @@ _ON_THE_BAR = ("loss", _SPEED, "utilisation", "data_wait", "memory")  # in this 
 
 
 class Console:
-    """Prints one line per `write`; on a terminal, a progress bar stays below the lines.
+    """Prints one line per `write`. On a terminal, a progress bar stays below the lines.
 
-    On a terminal, lines of training metrics are printed together, at most once a second, so that a person can read.
+    On a terminal, lines of training metrics are printed together, at most once a second, so that a person can read
+    them.
     """
 
     def __init__(self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
@@ -64,7 +65,7 @@ class Console:
     def progress(self, step: int, figures: Figures | None = None) -> None:
         """Updates the bar, at most once a second. `figures` are converted to numbers only when the bar is drawn.
 
-        The remaining time is estimated from the first call on, so make that call before the first step.
+        Call it first before the first step: the remaining time is estimated from the first call on.
         """
         now = self._clock()
         self._start = self._start or (step, now)
@@ -80,7 +81,7 @@ class Console:
             self._print_waiting(self._bar)
 
     def close(self) -> None:
-        """Removes the bar from the terminal; printed lines stay."""
+        """Removes the bar from the terminal. Printed lines stay."""
         if self._bar is not None:
             self._print_waiting(self._bar)
             self._bar.stop()
@@ -122,7 +123,7 @@ class Console:
         return justify(cell, width)
 
     def _eta(self, step: int, now: float) -> str:
-        """Estimates the remaining time from the run's average speed so far, including evaluation and checkpoints."""
+        """Estimates the remaining time from the average speed so far, which includes evaluations and checkpoints."""
         first_step, start = self._start or (step, now)
         if step <= first_step:
             return "-:--"
@@ -142,7 +143,7 @@ def label(name: str) -> str:
 
 
 def format_figure(name: str, value: SupportsFloat) -> str:
-    """Returns a number formatted for a person, with about four significant digits.
+    """Formats a number for a person, with about four significant digits.
 
     >>> [format_figure("loss", x) for x in (0.12341234, 1.5, 31.41592, 65536.2, 0.00012345, 1e-9, 0.0, 2e29)]
     ['0.1234', '1.5000', '31.416', '65,536', '0.000123', '1e-09', '0.0000', '2e+29']
@@ -175,7 +176,7 @@ def _style(value: SupportsFloat) -> str:
 
 
 def _make_bar(stream: TextIO, total_steps: int) -> Progress | None:
-    """Makes a progress bar without a refresh thread; returns `None` if `stream` isn't a terminal."""
+    """Makes a progress bar without a refresh thread, or returns `None` if `stream` isn't a terminal."""
     terminal = Terminal(file=stream, highlight=False)
     # The stream itself is asked, because variables such as FORCE_COLOR make rich treat a pipe as a terminal.
     if not stream.isatty() or terminal.is_dumb_terminal:

@@ -24,11 +24,11 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class StepLines:
-    """Appends JSON objects with a `step` to the file `path`; after a resume, the file has no duplicate steps.
+    """Appends JSON objects with a `step` to the file `path`. After a resume, no step is there twice.
 
-    The run resumes from `first_step`: lines of later steps are removed, and so is a last line that a kill cut short. If
-    `first_step` is 0, the file starts empty. Write the lines of a step before its checkpoint, else a kill can lose
-    lines. A missing file is created with its first line.
+    The run resumes from `first_step`. Lines of later steps are removed, and a last line that a kill cut short. If
+    `first_step` is 0, the file starts empty. A missing file is created with its first line. Write the lines of a step
+    before its checkpoint. Otherwise a kill can lose lines.
     """
 
     then = GOES_ON  # once the disk is full
@@ -39,7 +39,7 @@ class StepLines:
         self.rewind(first_step)
 
     def rewind(self, step: int) -> None:
-        """Removes the lines of steps after `step`; if `step` is 0, removes all lines."""
+        """Removes the lines of steps after `step`. If `step` is 0, removes all lines."""
         self.close()
         with space_for(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class StepLines:
                 write_whole({self._path: b"".join(kept)})
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Writes one line to the operating system at once, so that it survives if this process is killed."""
+        """Writes one line to the operating system at once. It survives if this process is killed."""
         with space_for(self._path, then=self.then):
             append_whole(self.open(), f"{_encode(line)}\n".encode())
 
@@ -67,8 +67,8 @@ class StepLines:
 class JsonLines(StepLines):
     """Appends metrics to a JSON-lines file.
 
-    JSON has no infinity or NaN: such a value is written as `null`, which readers treat as missing. A metric that wasn't
-    measured has no key.
+    JSON has no infinity or NaN, so such a value is written as `null`. Readers treat `null` as missing. A metric that
+    wasn't measured has no key.
     """
 
     def __init__(self, path: Path, first_step: int):
@@ -81,7 +81,7 @@ class JsonLines(StepLines):
 
 
 def line_of(step: int, split: str, figures: Mapping[str, float], checkpoint: str | None = None) -> bytes:
-    """Returns the bytes of the line that `JsonLines` writes for `figures`; `checkpoint` becomes a column."""
+    """Returns the line that `JsonLines` writes for `figures`, as bytes. `checkpoint` becomes a column."""
     marks = {} if checkpoint is None else {CHECKPOINT: checkpoint}
     return f"{_encode(_row(step, split, figures, marks))}\n".encode()
 
@@ -104,7 +104,7 @@ def _is_kept(line: bytes, first_step: int) -> bool:
 
 
 class Warned(StepLines):
-    """Appends warnings to the file `path`; a warning that the file already has isn't repeated after a restart."""
+    """Appends warnings to the file `path`. A warning that the file already has isn't repeated after a restart."""
 
     then = "until then warnings are shown, but not kept"
 
@@ -115,7 +115,7 @@ class Warned(StepLines):
         self._texts = {str(json.loads(line).get("warning")) for line in lines}
 
     def warn(self, step: int, text: str, *, each: bool = False) -> None:
-        """Appends the warning `text` unless the file has it; `each=False` ignores differences in numbers."""
+        """Appends the warning `text` unless the file has it. With `each=False`, differences in numbers don't count."""
         there = text in self._texts or (not each and gist(text) in map(gist, self._texts))
         if not there:
             self.append({"step": step, "warning": text})
@@ -123,7 +123,7 @@ class Warned(StepLines):
 
 
 def gist(text: str) -> str:
-    """Returns `text` without numbers, to compare warnings; digits in names stay, since they tell modules apart.
+    """Returns `text` without numbers, to compare warnings. Digits in names stay, because they identify modules.
 
     >>> gist("31 % of the time was spent waiting") == gist("2 % of the time was spent waiting")
     True

@@ -1,4 +1,4 @@
-"""TensorBoard output without TensorFlow operations, so that it affects neither tracing nor device placement."""
+"""TensorBoard output without TensorFlow operations. It affects neither tracing nor device placement."""
 
 import io
 import itertools
@@ -68,7 +68,7 @@ class TensorBoard:
         self._add("", Event(step=self._first_step, summary=found))
 
     def image(self, step: int, name: str, png: bytes) -> None:
-        """Writes a PNG image; its width and height are read from the PNG's header."""
+        """Writes a PNG image. The PNG's header gives its width and height."""
         width, height = (int.from_bytes(png[i : i + 4], "big") for i in (16, 20))
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)
         value = Summary.Value(tag=name, image=picture)
@@ -79,7 +79,7 @@ class TensorBoard:
         self._text("samples", step, name, "".join(f"    {line}\n" for line in text.split("\n")))
 
     def histograms(self, step: int, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Writes a histogram of each array; infinite values and NaN are left out."""
+        """Writes a histogram of each array, without infinite values and NaN."""
         finite = {name: x[np.isfinite(x)].astype(np.float64) for name, x in values.items()}
         found = [Summary.Value(tag=name, histo=_histogram(x)) for name, x in finite.items() if x.size]
         self._add("weights", Event(step=step, summary=Summary(value=found)))
@@ -105,7 +105,7 @@ class TensorBoard:
 
 
 class _EventFile:
-    """A new event file in `directory`, which makes TensorBoard drop earlier events from step `forgotten` on."""
+    """A new event file in `directory`. It makes TensorBoard drop earlier events from step `forgotten` on."""
 
     def __init__(self, directory: Path, forgotten: int, clock: Callable[[], float]):
         self._clock = clock
@@ -124,7 +124,7 @@ class _EventFile:
             raise
 
     def write(self, *events: Event) -> None:
-        """Appends events with the current time; if the disk is too full for all of them, appends none."""
+        """Appends events with the current time. If the disk has no room for all of them, it appends none."""
         records = io.BytesIO()
         for event in events:
             event.wall_time = self._clock()
@@ -149,7 +149,7 @@ def _histogram(values: npt.NDArray[np.float64]) -> HistogramProto:
 
 
 def _value(text: str) -> bool | float | str:
-    """Converts the text of a setting to a bool or number if possible, so that TensorBoard can sort by it."""
+    """Converts the text of a setting to a bool or number if possible. TensorBoard can then sort by it."""
     if text in ("True", "False"):
         return text == "True"
     try:
@@ -159,7 +159,7 @@ def _value(text: str) -> bool | float | str:
 
 
 def _utf8(text: str) -> str:
-    """Returns `text` with undecoded bytes of file names decoded as UTF-8, whatever the locale.
+    """Decodes the undecoded bytes of file names in `text` as UTF-8, whatever the locale.
 
     >>> _utf8("runs/\\udcc3\\udca4")
     'runs/ä'

@@ -43,7 +43,7 @@ class Rewinding(Writer, Protocol):
 
 @runtime_checkable
 class Gallery(Writer, Protocol):
-    """A writer that also shows images, texts and histograms, unless the disk is full: TensorBoard, for example."""
+    """A writer that also shows images, texts and histograms, such as TensorBoard. A full disk stops this."""
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Shows the configuration: its `text`, and the value of each setting."""
@@ -59,7 +59,7 @@ class Gallery(Writer, Protocol):
 
 
 class Telemetry:
-    """Passes metrics to all `writers`, and progress and notes to writers that are screens. `writers` may be empty."""
+    """Passes metrics to all `writers` (perhaps none), and progress and notes to those that are screens."""
 
     def __init__(self, writers: Sequence[Writer] = (), warned: Warned | None = None):
         self.warned = warned
@@ -78,7 +78,7 @@ class Telemetry:
         self.live = any(screen.live for screen in self.screens)
 
     def write(self, step: int, split: str, figures: Mapping[str, float], *, shown: bool = True) -> None:
-        """Passes `figures` to each writer; with `shown=False`, screens are skipped."""
+        """Passes `figures` to each writer. With `shown=False`, screens don't get them."""
         self._step = step
         for writer in self.writers:
             if writer not in self.galleries and (shown or writer not in self.screens):
@@ -86,7 +86,7 @@ class Telemetry:
         self._show(lambda gallery: gallery.write(step, split, figures))
 
     def progress(self, step: int, figures: Mapping[str, SupportsFloat] | None = None) -> None:
-        """Passes the step and metrics to the screens; cheap enough to call after each chunk of steps."""
+        """Passes the step and metrics to the screens. It is cheap enough to call after each chunk of steps."""
         self._step = step
         for screen in self.screens:
             screen.progress(step, figures)
@@ -119,13 +119,13 @@ class Telemetry:
             screen.note(text)
 
     def warn_once(self, text: str) -> None:
-        """Shows and stores a warning once; texts that differ only in numbers count as the same warning."""
+        """Shows and stores a warning once. Texts that differ only in numbers count as the same warning."""
         if gist(text) not in self._warnings:
             self._warnings.add(gist(text))
             self.warn(text, each=False)
 
     def warn(self, text: str, *, each: bool = True) -> None:
-        """Shows a warning and stores it; `each=False` stores no second warning that differs in numbers only."""
+        """Shows a warning and stores it. With `each=False`, one that differs only in numbers isn't stored again."""
         self.note(f"Warning: {text}")
         if self.warned:
             with self.sparing():
@@ -133,7 +133,7 @@ class Telemetry:
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[None]:
-        """Turns a `NoRoomError` in its `with` block into a warning, for output that the run can do without."""
+        """For optional output: turns a `NoRoomError` in its `with` block into a warning."""
         try:
             yield
         except NoRoomError as error:

@@ -25,8 +25,6 @@
 Each assertion raises an `AssertionError` that says what was found and what to do. `assert_task` runs those that need
 one batch only: `assert_pure`, `assert_rows`, `assert_sums`, `assert_padding`, `assert_causal`, `assert_targets`,
 `assert_draws`, `assert_float32`, `assert_gradients`, `assert_all_trained`. `docs/testing-your-step.md` shows each.
-Checks of replicas, accumulation and collectives need virtual CPU devices. A `conftest.py` with `pytest_plugins =
-["core.testing.pytest_plugin"]` makes four.
 
 The assertions about replicas, accumulation and collectives run the engine on virtual CPU devices. A `conftest.py` with
 `pytest_plugins = ["core.testing.pytest_plugin"]` makes four such devices.

@@ -11,7 +11,7 @@ NEAR_THE_ENDS: Any = ({"step": 20, "progress": 0.02}, {"step": 980, "progress": 
 
 
 def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Returns the batch as `{name: tensor [rows, ...]}`; raises an error for ragged and sparse tensors."""
+    """Returns the batch as `{name: tensor [rows, ...]}`. Ragged and sparse tensors raise an error."""
     for key, x in batch.items():
         assert not isinstance(x, tf.RaggedTensor | tf.SparseTensor), (
             f"`{key}` of the batch is a {type(x).__name__}, but rows of a batch have one length: pad them, and give "
@@ -21,7 +21,10 @@ def as_tensors(batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
 
 
 def relative(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns |one - other| / max(1, |one|) per element: 0 for equal infinities or two NaN, infinity for one NaN."""
+    """Returns |one - other| / max(1, |one|) per element.
+
+    Equal infinities and two NaN give 0. A single NaN gives infinity.
+    """
     with np.errstate(invalid="ignore"):
         distances = np.abs(one - other) / np.maximum(1.0, np.abs(one))
     same = (one == other) | (np.isnan(one) & np.isnan(other))

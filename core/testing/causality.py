@@ -18,9 +18,9 @@ LEAK = (
 
 
 def assert_causal(task: Task, batch: Batch, tokens: str = "tokens", *, seed: int = 0) -> None:
-    """Asserts that no prediction depends on its own or a later token, in the feature `tokens` [rows, time, ...].
+    """Asserts that no prediction depends on its own or a later token of the feature `tokens` [rows, time, ...].
 
-    Losses have the shape `[rows, time]`, or `[rows, time - 1]` if the target at each position is the next token.
+    Losses are `[rows, time]`, or `[rows, time - 1]` if the target at each position is the next token.
     """
     for step in nudged_steps(task, batch, seed=seed):
         if step.hangs_on(tokens):
@@ -58,7 +58,7 @@ def check_causal(step: Step, tokens: str) -> None:
 
 
 def follows(step: Step) -> Iterator[str]:
-    """Yields the features whose next value the step predicts: changing time 2 changes the target at time 1."""
+    """Yields the features whose next value the step predicts: a change at time 2 changes the target at time 1."""
     seen = step()
     for key, x in step.batch.items():
         if (x.shape.rank or 0) < 2 or x.shape[1] < 4:
@@ -72,7 +72,7 @@ def follows(step: Step) -> Iterator[str]:
 
 
 def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
-    """Yields the step's predictions and targets that have the shape `[rows, time]` or `[rows, time - 1]`."""
+    """Yields the step's predictions and targets of shape `[rows, time]` or `[rows, time - 1]`."""
     for pair in seen.comparisons:
         prediction, target = np.asarray(pair.prediction), np.asarray(pair.target)
         for length in (time, time - 1):
@@ -83,13 +83,13 @@ def _predictions(seen: Seen, rows: int, time: int) -> Iterator[Comparison]:
 
 
 def _moved(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns, for each time, whether two arrays [rows, time, ...] differ there."""
+    """Returns for each time whether two arrays [rows, time, ...] differ there."""
     apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
     return np.max(apart, axis=(0, 2)) > TOLERANCE * max(1.0, float(np.max(np.abs(one))))
 
 
 def _check_own(step: Step, tokens: str, position: int, pair: Comparison, one: Comparison) -> None:
-    """Raises an `AssertionError` if changing a token changes both a target and the prediction of that target."""
+    """Raises an `AssertionError` if changing a token changes a target, and the prediction of that target."""
     targets, predictions = _moved(pair.target, one.target), _moved(pair.prediction, one.prediction)
     both = np.flatnonzero(targets & predictions)
     if not both.size:
@@ -122,7 +122,7 @@ def _check_losses(step: Step, tokens: str, position: int, seen: Seen, later: See
 
 
 def _check_shift(step: Step, tokens: str, values: np.ndarray, pair: Comparison) -> None:
-    """Raises an `AssertionError` if a separate target feature equals `tokens` without a shift by one position."""
+    """Raises an `AssertionError` if a separate target feature equals `tokens`, not shifted by one position."""
     time = pair.target.shape[1]
     if values.ndim != 2 or pair.target.shape[2] != 1 or not np.array_equal(pair.target[..., 0], values[:, :time]):
         return

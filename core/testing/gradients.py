@@ -32,8 +32,8 @@ MEAN, EXAMPLES = slice(1), slice(1, None)  # of the slopes
 def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
     """Asserts that each variable's gradient isn't zero and is the slope of the loss, and that updates are finite.
 
-    `except_for` has paths of variables, or patterns (`"net/key/*"`), to exclude. Exclude variables whose gradient is
-    always zero, or is deliberately not the slope because of a `tf.stop_gradient`.
+    `except_for` has paths of variables to exclude, or patterns (`"net/key/*"`). Exclude a variable whose gradient is
+    always zero, or whose gradient a `tf.stop_gradient` makes differ from the slope on purpose.
     """
     for step in steps(task, batch, seed=seed):
         check_gradients(step, except_for)
@@ -43,7 +43,7 @@ def assert_gradients(task: Task, batch: Batch, *, except_for: Sequence[str] = ()
 def check_gradients(step: Step, except_for: Sequence[str]) -> None:
     """Asserts for one traced step that each gradient isn't zero and equals the slope of the loss.
 
-    Slopes are measured in float32. A gradient in a narrower dtype may differ from float32's by its roundings.
+    Slopes are measured in float32. A gradient in a narrower dtype may differ by its roundings.
     """
     if step.phase is None:
         return
@@ -73,7 +73,7 @@ def check_gradients(step: Step, except_for: Sequence[str]) -> None:
 
 
 def _check_roundings(step: Step, wide: Step, except_for: Sequence[str]) -> None:
-    """Asserts that the gradients of `step` differ from those of `wide`, in float32, by roundings alone."""
+    """Asserts that the gradients of `step` differ from those of `wide` (float32) only by roundings."""
     assert step.narrow
     with nudged(step.task):
         found, seen = step().gradients, wide()
@@ -111,7 +111,7 @@ def check_finite(step: Step, seen: Seen) -> None:
 
 
 def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) -> None:
-    """Asserts that `count` updates on the batch leave all variables finite; then restores the variables."""
+    """Asserts that `count` updates on the batch leave all variables finite. Then it restores the variables."""
     values = {key: tf.convert_to_tensor(x) for key, x in batch.items()}
     variables = named_variables(task)
     with kept(list(variables.values())):
@@ -126,7 +126,7 @@ def check_updates(task: Task, batch: Batch, *, seed: int = 0, count: int = 2) ->
 
 
 def _shifts_nothing(step: Step, path: str, variable: tf.Variable, seen: Seen) -> bool:
-    """Says whether changing a variable leaves the loss unchanged, though its layer's other variables have gradients."""
+    """Says whether the loss ignores a variable, although the other variables of its layer have gradients."""
     layer = path.rpartition("/")[0]
     siblings = [other for other in step.variables if other != path and other.rpartition("/")[0] == layer]
     if not layer or not any(np.any(seen.gradients[other] != 0.0) for other in siblings):
@@ -143,7 +143,7 @@ def _comes_or_goes(step: Step, path: str) -> bool:
 
 
 class _Slopes(NamedTuple):
-    """One-sided slopes along a direction: of the mean loss, then of the losses times random signs."""
+    """One-sided slopes along a direction: of the mean loss, and of the losses times random signs."""
 
     ahead: np.ndarray
     behind: np.ndarray
@@ -153,7 +153,7 @@ class _Slopes(NamedTuple):
         return (self.ahead + self.behind) / 2.0
 
     def outside(self, expected: np.ndarray) -> np.ndarray:
-        """Returns how far `expected` is outside the interval between the two one-sided slopes (0 if inside)."""
+        """Returns how far `expected` is outside the interval between the one-sided slopes, or 0 if it is inside."""
         low, high = np.minimum(self.ahead, self.behind), np.maximum(self.ahead, self.behind)
         return np.maximum(0.0, np.maximum(low - expected, expected - high))
 
@@ -163,8 +163,8 @@ def _check_slope(
 ) -> None:
     """Compares a variable's gradients, along one direction, with finite differences of the losses.
 
-    The first gradient is of the mean loss; the others are of the losses times `signs`. Those find a missing gradient
-    path that doesn't show in the mean. If the finite differences are inconsistent, nothing is asserted.
+    The first gradient is that of the mean loss. The others are of the losses times `signs`: they find a missing path of
+    gradients that doesn't show in the mean. If the finite differences are inconsistent, nothing is asserted.
     """
     gradient = gradients[0]
     random = np.random.RandomState(1).standard_normal(gradient.shape)

@@ -108,7 +108,7 @@ def differences(one: Values, other: Values) -> list[Difference]:
 
 
 def mixing(assembly: Assembly) -> list[str]:
-    """Returns the names of the phases that mix rows, whose results depend on the number of microbatches."""
+    """Returns the names of the phases that mix rows. Their results depend on the number of microbatches."""
     return [phase.name for phase in assembly.phases if phase.mixes_rows and phase.microbatches is None]
 
 
@@ -129,7 +129,7 @@ def _trained(
 
 
 def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
-    """Asserts that the results of all `runs` equal those of the first one, up to `tolerance`."""
+    """Asserts that the results of each run equal those of the first run, up to `tolerance`."""
     first = runs[0]
     for run in runs[1:]:
         variables = [d for d in differences(first.variables, run.variables) if d.size > tolerance]
@@ -150,7 +150,7 @@ def assert_same(runs: Sequence[Outcome], tolerance: float, hints: str) -> None:
 
 
 def _began(first: Outcome, run: Outcome, allowed: float) -> str:
-    """Describes, for an error, the first step in which a metric differs, and whether forward passes or updates do."""
+    """Describes for an error the first step with a difference, and whether it is in forward passes or updates."""
     apart = {name: relative(x, run.figures[name]) > allowed for name, x in first.figures.items()}
     steps = {name: int(np.argmax(found)) for name, found in apart.items() if found.any()}
     if not steps:
@@ -196,9 +196,9 @@ def assert_mesh_invariant(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Asserts that training `task(rng=...)` on each mesh, `(batch, model)`, gives the results of one device.
+    """Asserts that training `task(rng=...)` on each mesh `(batch, model)` gives the results of one device.
 
-    `layouts` shard variables, as in `mesh.layouts`; without `layouts`, only rows are sharded. Tolerances are those of
+    `layouts` shard variables, as in `mesh.layouts`. Without `layouts`, only rows are sharded. Tolerances are those of
     `assert_replica_invariant`. Code that can't run on a mesh raises an error that names the code.
     """
     strategies = [on_virtual_cpus(1), *(on_virtual_mesh(*sizes, layouts) for sizes in meshes)]

@@ -1,4 +1,4 @@
-"""Reads a traced step's operations: the features that a tensor depends on, and the reductions over rows and time."""
+"""Reads a traced step's operations: on which features a tensor depends, and reductions over rows and time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ VARIABLE = "a variable"  # a possible source of a tensor, besides features of th
 
 
 def sources(operations: Iterable[Any], features: Mapping[str, tf.Tensor]) -> dict[str, frozenset[str]]:
-    """Returns `{operation name: features that it depends on}`; `VARIABLE` is among them if it depends on a variable."""
+    """Returns `{operation name: features on which it depends}`. `VARIABLE` is among them for variables."""
     known = {tensor.op.name: frozenset({key}) for key, tensor in features.items()}
     for op in operations:  # in the order of creation, so the inputs of each are known
         if op.name not in known:
@@ -27,7 +27,7 @@ def is_over_time(op: Any, rows: int) -> bool:
 
 
 def reductions(operations: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Yields each operation that reduces (sum, mean, product, maximum or minimum) over the rows."""
+    """Yields each operation that reduces over the rows, with a sum, mean, product, maximum or minimum."""
     for op in operations:
         if op.type not in ("Mean", "Sum", "Max", "Min", "Prod") or not op.inputs[0].shape.rank:
             continue

@@ -21,13 +21,13 @@ NAMES = ("mask", "weight", "weights", "lengths", "length")  # features that mark
 
 
 def assert_padding(task: Task, batch: Batch, padding: str, *, seed: int = 0) -> None:
-    """Asserts that padding, as the feature `padding` marks it, changes nothing, and that valid positions count."""
+    """Asserts that padding, marked by the feature `padding`, changes nothing, and that valid positions count."""
     for step in nudged_steps(task, batch, seed=seed):
         check_padding(step, padding)
 
 
 def found_in(batch: Mapping[str, tf.Tensor]) -> str | None:
-    """Returns the name of a feature that marks padding (such as "mask" or "lengths"); `None` if there is none."""
+    """Returns the name of a feature that marks padding, such as "mask" or "lengths"; `None` if there is none."""
     for name in NAMES:
         x = batch.get(name)
         if x is None or x.shape.rank not in (1, 2):
@@ -130,7 +130,7 @@ def _check_real_ones(step: Step, padding: str, real: np.ndarray, seen: Seen) -> 
 
 
 def _check_shorter(step: Step, padding: str, real: np.ndarray, seen: Seen) -> None:
-    """Asserts that one padded position less, or more, in all rows doesn't change the mean loss."""
+    """Asserts that the mean loss stays the same if all rows have one padded position less, or more."""
     if seen.draws:  # random numbers of another shape differ
         return
     time = real.shape[1]
@@ -165,7 +165,7 @@ def _mean(loss: Loss) -> float:
 
 
 def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
-    """Returns the valid positions of a feature [rows, time, ...] as a mask; `None` for the feature `padding`."""
+    """Returns a mask of the valid positions of a feature [rows, time, ...]; `None` for the feature `padding`."""
     if key == padding:
         return None
     if real.ndim == 1:
@@ -180,7 +180,7 @@ def _places(key: str, x: tf.Tensor, padding: str, real: np.ndarray) -> Any:
 
 
 def _is_numbers(values: np.ndarray) -> bool:
-    """Says whether `values` are document numbers, in which only negative values mark padding."""
+    """Says whether `values` are document numbers: then only negative values mark padding."""
     return bool(values.dtype.kind == "i" and (values < 0).any())
 
 

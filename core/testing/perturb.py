@@ -1,4 +1,4 @@
-"""Changes variables for a while, and features of a batch, so that assertions can compare a step with itself."""
+"""Changes variables for a while, and features of a batch, to compare a step with itself."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ def kept(variables: Sequence[tf.Variable]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nudged(task: Task) -> Iterator[None]:
-    """Changes all parameters slightly in its context, since a gradient may be zero where a parameter starts at zero."""
+    """Changes all parameters slightly in its context. A gradient may be zero where a parameter starts at zero."""
     random = np.random.RandomState(0)
     variables = list(named_variables(task, trainable_only=True).values())
     with kept(variables):
@@ -38,14 +38,14 @@ def nudged(task: Task) -> Iterator[None]:
 
 
 def nudged_steps(task: Task, batch: Batch, *, seed: int) -> Iterator[Step]:
-    """Yields the traced steps of `task` with its parameters changed slightly: a layer of zeros would hide others."""
+    """Yields the traced steps of `task` with slightly changed parameters. A layer of zeros would hide others."""
     made = steps(task, batch, seed=seed)
     with nudged(task):
         yield from made
 
 
 def changed(x: tf.Tensor, places: Any) -> tf.Tensor:
-    """Returns a copy of `x` with other values at `places`, a mask or an index; integers and floats stay plausible."""
+    """Returns a copy of `x` with other plausible values at `places`, a mask or an index."""
     values = x.numpy().copy()
     at = values[places]
     if values.dtype.kind == "b":

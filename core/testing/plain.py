@@ -1,8 +1,8 @@
-"""The specification of a training step, in plain code for one device and without the engine.
+"""The specification of a training step: plain code for one device, without the engine.
 
-The engine must give the same results, up to the rounding of sums, on any number of replicas and with any placements. If
-a phase's rows are independent, this also holds for any number of microbatches. Unlike this code, the engine ends a run
-with an infinite loss or NaN, before it writes variables.
+The engine must give the same results up to the rounding of sums, for any number of replicas and any placements. If a
+phase's rows are independent, this also holds for any number of microbatches. One difference is deliberate: if a loss
+isn't finite, the engine ends the run before it writes variables.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +33,7 @@ def plain_step(
     microbatches: int = 1,
     only: str | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Takes step `index` on the whole batch; returns the mean losses. With `only`, just this update writes."""
+    """Takes step `index` on the whole batch; returns the mean losses. With `only`, no other update writes."""
     values, losses, computes = dict(batch), dict[str, tf.Tensor](), dict[str, Compute]()
     for phase in task.phases():
         if index % phase.every:
@@ -73,7 +73,7 @@ def _computed(phase: Compute, values: Batch, rng: Rng, microbatches: int) -> dic
 
 
 def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, microbatches: int) -> list[Any]:
-    """Calls `fn(rows, rng)` for each microbatch; `rng` draws the random numbers of the microbatch's rows."""
+    """Calls `fn(rows, rng)` for each microbatch. `rng` draws the random numbers of its rows."""
     rows = _rows(values) // microbatches
     return [
         fn({key: x[first : first + rows] for key, x in values.items()}, rng._replace(first_row=first, num_rows=rows))
@@ -91,7 +91,7 @@ def _joined(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 
 
 def _untrained(phase: Update, results: list[Loss]) -> Values:
-    """Returns new values of moving averages and derived state, of the modules that `phase` trains alone."""
+    """Returns new values of moving averages and derived state, only for the modules that `phase` trains."""
     values: Values = {}
     if results[0].statistics:
         sums = [loss.statistics.sums for loss in results if loss.statistics]

@@ -36,7 +36,7 @@ def assert_float32(task: Task, batch: Batch, *, except_for: Sequence[str] = (), 
 
 
 def check_precision(step: Step) -> None:
-    """Asserts for one traced step that its matrix products and convolutions compute in the phase's dtype."""
+    """Asserts for one traced step that its matmuls and convolutions compute in the phase's dtype."""
     if step.dtype == tf.float32:
         return
     for op in everything(step.function.graph.get_operations()):
@@ -89,7 +89,7 @@ def _terms(op: Any) -> int:
 
 
 def _left_at(op: Any, dtype: tf.DType) -> Any:
-    """Returns the operation where the inputs of `op` left `dtype`; `None` if code of `core` widened them on purpose."""
+    """Returns the operation at which the inputs of `op` left `dtype`; `None` if `core` widened them on purpose."""
     if any(x.dtype == dtype for x in op.inputs):  # TensorFlow multiplies bfloat16 by float32, in float32
         return op
     ahead, seen, first, deliberate = [op], set[str](), None, False

@@ -1,4 +1,4 @@
-"""Checks that a step has no side effects and gives the same results when it is called again."""
+"""Checks that a step has no side effects, and that a second call gives the same results."""
 
 import collections
 import types
@@ -21,13 +21,13 @@ MANY = 200  # values of a container that are inspected
 
 
 def assert_pure(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that steps of `task` change no variable or Python object, and give equal results twice and traced."""
+    """Asserts that steps of `task` change no variable or Python object. A second call and a trace must agree."""
     for step in steps(task, batch, seed=seed):
         check_pure(step)
 
 
 def check_pure(step: Step) -> None:
-    """Asserts for one step that it has no side effects and gives equal results when it is called again."""
+    """Asserts for one step that it has no side effects, and that a second call gives the same results."""
     for messages in (
         draws_of_tensorflow(step.operations, step.name, has_rng=step.phase is not None),
         writes(step.operations, step.name, paths_by_id(named_variables(step.task))),
@@ -66,7 +66,7 @@ def check_pure(step: Step) -> None:
 
 
 def snapshot(task: Task, functions: list[Callable[..., Any]]) -> Snapshot:
-    """Returns `{path: description}` of Python objects: those of `task`, and those that its functions read."""
+    """Returns `{path: description}` of Python objects: those of `task`, and others that its functions read."""
     found: Snapshot = {}
     seen: set[int] = set()
     _describe(type(task).__name__, task, found, seen)
@@ -113,7 +113,7 @@ def _describe(path: str, value: Any, found: Snapshot, seen: set[int]) -> None:
 
 
 def _difference(one: Loss, other: Loss) -> str | None:
-    """Returns the first field of a `Loss` whose bits differ between `one` and `other`; `None` if all are equal."""
+    """Returns the first field of a `Loss` whose bits differ between `one` and `other`, or `None`."""
     for name in ("per_example", "weight", "metrics", "outputs"):
         for x, y in zip(tf.nest.flatten(getattr(one, name)), tf.nest.flatten(getattr(other, name)), strict=True):
             if x is not None and not isinstance(x, State) and x.numpy().tobytes() != y.numpy().tobytes():

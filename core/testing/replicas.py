@@ -58,7 +58,7 @@ def on_virtual_cpus(replicas: int) -> tf.distribute.Strategy:
 def on_virtual_mesh(
     batch: int, model: int, layouts: Sequence[tuple[str, str]] = (), **others: Sequence[tuple[str, str]]
 ) -> MeshStrategy:
-    """Makes a mesh of `batch` x `model` virtual CPU devices; `others` are further arguments of `mesh`."""
+    """Makes a mesh of `batch` x `model` virtual CPU devices. `others` are further arguments of `mesh`."""
     return MeshStrategy(mesh(batch=batch, model=model, layouts=layouts, **others), virtual=True)
 
 
@@ -70,7 +70,7 @@ def assemble(
     one_device: Sequence[str] = (),
     seed: int = 0,
 ) -> Assembly:
-    """Makes the task with `factory(rng=...)` under the strategy, and assembles its step, as an experiment does."""
+    """Calls `factory(rng=...)` under the strategy, and assembles the task's step as an experiment does."""
     assert not isinstance(factory, Task), (
         f"`task` is a finished `{type(factory).__name__}`, but each number of replicas needs one of its own, made in "
         "its own scope. Give what makes one: the class, or "
@@ -81,9 +81,9 @@ def assemble(
 
 
 class Run:
-    """The traced training step of `assembly` on one batch, `{name: [rows, ...]}`; `settings` go to `TrainStep`.
+    """The traced training step of `assembly` on one batch, `{name: [rows, ...]}`. `settings` go to `TrainStep`.
 
-    `steps` is the length of the run, of which `rng.progress` is the completed fraction.
+    `steps` is the length of the run. `rng.progress` is the completed fraction of it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Run:
 
     @property
     def collectives(self) -> Sequence[Collective]:
-        """Returns the collectives that one step makes; on a mesh, they are known after the first call."""
+        """Returns the collectives that one step makes. On a mesh, they are known after the first call."""
         return self.step.exchange.ledger.collectives
 
     def __call__(self, i: int) -> StepResult:
@@ -117,7 +117,7 @@ class Run:
         return result
 
     def train(self, steps: int, *, first: int = 0) -> Outcome:
-        """Trains for `steps` steps on the same batch; raises an error unless all replicas are equal bit for bit."""
+        """Trains for `steps` steps on one batch. If replicas differ in a bit afterwards, it raises an error."""
         where = describe(self.step.exchange.replicas, self.microbatches)
         lines, norms = [], []
         for i in range(first, first + steps):

@@ -19,7 +19,10 @@ CURE = "Return one loss per row, and let the engine take the mean; what rows cou
 
 
 def assert_rows(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that a row's loss depends on that row alone; if a phase `mixes_rows`, that their order doesn't matter."""
+    """Asserts that a row's loss depends on that row alone.
+
+    In a phase that `mixes_rows`, it asserts only that the order of the rows doesn't matter.
+    """
     for step in nudged_steps(task, batch, seed=seed):
         check_rows(step)
 
@@ -37,7 +40,7 @@ def check_rows(step: Step) -> None:
 
 
 def _check_not_one(step: Step, seen: Seen) -> None:
-    """Raises an `AssertionError` if all rows have the same loss, which is probably a mean over the batch."""
+    """Raises an `AssertionError` if all rows have one loss: it is probably a mean over the batch."""
     losses = seen.per_example.reshape(step.rows, -1)
     same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
     differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())
@@ -49,7 +52,7 @@ def _check_not_one(step: Step, seen: Seen) -> None:
 
 
 def _reads_rows(step: Step) -> bool:
-    """Says whether the loss depends on the batch or on noise per row; a penalty on weights doesn't."""
+    """Says whether the loss depends on the batch or on noise per row. A penalty on weights doesn't."""
     if step.sources[step.loss.per_example.op.name] - {VARIABLE}:
         return True
     needed = ancestors([step.loss.per_example.op])
@@ -57,7 +60,7 @@ def _reads_rows(step: Step) -> bool:
 
 
 def _check_apart(step: Step) -> None:
-    """Asserts that parts of the batch, each computed alone, give the same values as within the batch."""
+    """Asserts that a part of the batch, computed alone, has the values that it has within the batch."""
     whole = step.eager()
     for rows in (slice(0, 1), slice(1, step.rows), slice(step.rows // 2, step.rows)):
         part = step.eager({key: x[rows] for key, x in step.batch.items()}, first_row=rows.start)
@@ -72,7 +75,7 @@ def _check_apart(step: Step) -> None:
 
 
 def _check_order(step: Step, seen: Seen) -> None:
-    """Asserts that permuting the rows, together with their random numbers, permutes the losses."""
+    """Asserts that permuting rows and their random numbers permutes the losses."""
     order = np.random.RandomState(0).permutation(step.rows)
     if step.phase is None or (step.mixes_rows and _draws_partners(step)):  # such draws keep their places
         return
@@ -87,14 +90,14 @@ def _check_order(step: Step, seen: Seen) -> None:
 
 
 def _draws_partners(step: Step) -> bool:
-    """Says whether the step pairs rows at random, as mixup does, with random numbers for the whole batch."""
+    """Says whether the step pairs rows at random, as mixup does: with one draw for the whole batch."""
     shared = {draw.op.name for draw in step.draws if _over_rows(step, draw.op) and not _by_rows(draw.op)}
     gathers = [op for op in step.operations if op.type in ("GatherV2", "GatherNd")]
     return any(shared & ancestors([op.inputs[1].op]) for op in gathers)
 
 
 def _reason(step: Step) -> str:
-    """Returns the probable reason why a row's loss depends on other rows, and how to fix it."""
+    """Returns why a row's loss probably depends on other rows, and how to fix it."""
     for draw in step.draws:
         if _over_rows(step, draw.op) and not _by_rows(draw.op):
             return (
@@ -134,7 +137,7 @@ def _reason(step: Step) -> str:
 
 
 def _compares_rows(step: Step, op: Any) -> bool:
-    """Says whether `op` is a matmul of features of all rows with features of all rows."""
+    """Says whether `op` multiplies features of all rows with features of all rows."""
     if op.type not in ("MatMul", "BatchMatMulV2", "Einsum") or op.outputs[0].shape.as_list() != [step.rows] * 2:
         return False
     return all(VARIABLE in step.sources[x.op.name] and x.shape[0] == step.rows for x in op.inputs)
@@ -177,7 +180,7 @@ def _may_mix_in_evaluation(step: Step) -> bool:
 
 
 def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[str, Any, Any]]:
-    """Yields `(name, value in whole, value in part)` for `rows`; where a row's weight is 0, both values are 0."""
+    """Yields `(name, value in whole, value in part)` for `rows`. For a row of weight 0, both values are 0."""
     counts = np.ones(whole.per_example.shape, bool) if whole.weight is None else whole.weight.numpy() != 0.0
     named: dict[str, tuple[Any, Any]] = {"per_example": (whole.per_example, part.per_example)}
     if whole.weight is not None:
@@ -196,7 +199,7 @@ def _by_row(whole: Loss, part: Loss, count: int, rows: slice) -> Iterator[tuple[
 
 
 def apart(one: Any, other: Any) -> float:
-    """Returns the largest |one - other| / max(1, |one|); equal infinities count as equal, and so do two NaN."""
+    """Returns the largest |one - other| / max(1, |one|). Equal infinities, or two NaN, count as equal."""
     if one.shape != other.shape:
         return float("inf")
     return float(np.max(relative(one.astype(np.float64), other.astype(np.float64)), initial=0.0))

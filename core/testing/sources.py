@@ -1,4 +1,4 @@
-"""Checks that a source is deterministic: an index gives the same example in any batch and in any order."""
+"""Checks that a source is deterministic: an index gives the same example in any batch and any order."""
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ Examples = dict[str, npt.NDArray[np.generic]]
 def assert_source(source: Source, *, seed: int = 0) -> None:
     """Asserts that `source` can be resumed and sharded: an index alone gives an example, and `seed` the order.
 
-    Shards must be disjoint and complete. Each epoch of a source without a custom `order` must have every example once.
+    Shards must be disjoint and complete. If a source has no custom `order`, each epoch must have every example once.
     The check reads a few examples, spread over the source, and the order of a few thousand positions.
     """
     _check_examples(source)

@@ -1,4 +1,4 @@
-"""Checks a step function that belongs to no task: finite, repeatable, traceable, and independent by row."""
+"""Checks a step function without a task: it must be finite, repeatable, traceable, and independent by row."""
 
 from collections.abc import Callable
 
@@ -19,9 +19,9 @@ def assert_step_function(
     mixes_rows: bool = False,
     tolerance: float = 1e-5,
 ) -> Loss:
-    """Asserts that `loss` is finite, per example, repeatable, and the same when traced.
+    """Asserts that `loss` is finite, per example, repeatable, and the same when traced. Returns the `Loss`.
 
-    Unless it `mixes_rows`, each row alone must have the same loss as in the batch. Returns the `Loss`.
+    Unless it `mixes_rows`, each row alone must have the same loss as in the batch.
     """
     batch = as_tensors(batch)
     rows = len(next(iter(batch.values())))

@@ -47,7 +47,7 @@ def _are_positions(step: Step, count: int) -> bool:
 
 
 def sums_over_positions(step: Step, seen: Seen) -> list[tuple[str, np.ndarray]]:
-    """Finds the reductions over time that give the rows' losses: `[(operation type, its input [rows, time])]`."""
+    """Finds the reductions over time that make the rows' losses: `[(operation type, its input [rows, time])]`."""
     found = []
     if seen.per_example.ndim == 1:
         for (_, result), (terms, total) in zip(step.sums, seen.sums, strict=True):

@@ -1,4 +1,4 @@
-"""Checks that losses get logits rather than probabilities, and that targets come from the batch."""
+"""Checks that losses get logits instead of probabilities, and that targets come from the batch."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"
 def assert_targets(task: Task, batch: Batch, *, except_for: Sequence[str] = (), seed: int = 0) -> None:
     """Asserts that no softmax or sigmoid is applied twice, and that each feature that is read changes a loss.
 
-    `except_for` has names of features that deliberately change no loss, such as those for a metric only.
+    `except_for` names features that change no loss on purpose, for example those of a metric.
     """
     made = steps(task, batch, seed=seed)
     for step in made:

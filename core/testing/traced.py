@@ -65,11 +65,11 @@ class Seen:
 
     @property
     def mean(self) -> float:
-        """Returns the loss that is trained, the weighted mean over examples."""
+        """Returns the loss that is trained: the weighted mean over examples."""
         return float(self.sums_with([])[0])
 
     def sums_with(self, signs: Any) -> Any:
-        """Returns the mean loss, and for each of `signs` the mean of the losses times these signs."""
+        """Returns the mean loss. For each of `signs`, adds the mean of the losses times these signs."""
         counts = self.weight != 0.0
         parts = np.where(counts, self.weight * self.per_example, 0.0).astype(np.float64)
         total = np.sum(self.weight, dtype=np.float64) or 1.0
@@ -77,7 +77,7 @@ class Seen:
 
 
 class Step:
-    """A traced update of a task; its traced evaluation if `phase` is None."""
+    """A traced update of a task. If `phase` is None, it is the traced evaluation."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Step:
         return any(isinstance(phase, Compute) and phase.state is not None for phase in self._so_far())
 
     def hangs_on(self, feature: str, *, loss_only: bool = False) -> bool:
-        """Says whether the loss depends on a feature of the batch; without `loss_only`, metrics count too."""
+        """Says whether the loss depends on a feature of the batch. Unless `loss_only`, metrics count too."""
         figures = [self.loss.per_example, self.loss.weight]
         figures += [] if loss_only else tf.nest.flatten(self.loss.metrics)
         return any(feature in self.sources[x.op.name] for x in figures if x is not None)
@@ -122,7 +122,7 @@ class Step:
     def __call__(
         self, batch: Batch | None = None, *, order: Sequence[int] | None = None, seed: int = 0, signs: Any = 1.0
     ) -> Seen:
-        """Runs the trace on `batch` (default: the traced one); `order` permutes the rows of random draws.
+        """Runs the trace on `batch`, by default the traced one. `order` permutes the rows of random draws.
 
         The gradients are those of the weighted mean of the losses times `signs`.
         """
@@ -146,7 +146,7 @@ class Step:
         )
 
     def eager(self, batch: Batch | None = None, *, first_row: int = 0) -> Loss:
-        """Calls the step function without a trace; `batch` may be a part, whose first row is number `first_row`."""
+        """Calls the step function without a trace. `batch` may be a part, and `first_row` its first row's number."""
         values = self.batch if batch is None else batch
         rows = len(next(iter(values.values())))
         return self._loss(dict(values), self.rng._replace(first_row=first_row, num_rows=rows))
@@ -223,12 +223,12 @@ class Step:
 
     @property
     def narrow(self) -> tf.DType | None:
-        """Returns the narrowest dtype that operations of the step compute in; `None` if that is float32."""
+        """Returns the narrowest dtype in which operations of the step compute, or `None` if that is float32."""
         found = {x.dtype for op in everything(self.operations) for x in op.outputs}
         return next((dtype for dtype in NARROW if dtype in found), None)
 
     def widened(self) -> "Step | None":
-        """Traces the step again in float32, its own `tf.cast`s included; `None` if it makes narrow values otherwise."""
+        """Traces the step again in float32, even its own casts. If narrow values remain, it returns `None`."""
         batch = {key: widened(x) for key, x in self.batch.items()}
         try:
             with casting_wide():
@@ -238,7 +238,7 @@ class Step:
         return None if step.narrow else step
 
     def _begin(self) -> None:
-        """Stores the number of operations traced so far: those of this step follow."""
+        """Stores the number of operations traced before this step."""
         if not tf.executing_eagerly():
             self._first = len(tf.compat.v1.get_default_graph().get_operations())
 
@@ -262,7 +262,7 @@ class Step:
 
 
 def steps(task: Task, batch: Batch, *, seed: int = 0, precision: Precision = FLOAT32) -> list[Step]:
-    """Traces each update of `task`, and its evaluation if the task defines one."""
+    """Traces each update of `task`, and its evaluation if it has one."""
     phases: list[Update | None] = [phase for phase in task.phases() if isinstance(phase, Update)]
     if type(task).evaluate is not Task.evaluate:
         phases.append(None)
@@ -282,7 +282,7 @@ def casting_wide() -> Iterator[None]:
 
 
 def near_the_ends(made: Sequence[Step]) -> Iterator[Step]:
-    """Yields each step of `made` traced near the start and near the end of a run: annealed terms differ there."""
+    """Yields each step of `made` traced near the start and near the end of a run. Annealed terms differ there."""
     for moment in NEAR_THE_ENDS:
         for step in made:
             yield Step(step.task, step.phase, step.batch, moment=moment, precision=step.precision)

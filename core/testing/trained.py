@@ -10,12 +10,12 @@ from core.testing.traced import Step, steps
 
 
 def assert_all_trained(task: Task, batch: Batch, *, seed: int = 0) -> None:
-    """Asserts that a phase trains each trainable variable of the task and of its losses, unless it is `frozen`."""
+    """Asserts that a phase trains each trainable variable of the task and its losses that isn't `frozen`."""
     check_trained(task, steps(task, batch, seed=seed))
 
 
 def check_trained(task: Task, made: Sequence[Step]) -> None:
-    """Asserts for the traced steps `made` that a phase trains each variable, unless it is `frozen`."""
+    """Asserts for the traced steps `made` that a phase trains each variable that isn't `frozen`."""
     variables = named_variables(task)
     held = paths_by_id(variables)
     for step in made:

@@ -30,11 +30,13 @@ def assert_task(
 ) -> None:
     """Asserts everything that one batch allows to check, for all phases of `task` and its evaluation.
 
-    `causal` names the tokens of which no loss may depend on later ones; `padding` names the feature that marks padding.
-    Without names, next-token predictions and features called `mask`, `weight`, `weights`, `lengths` or `length` are
-    found. `except_for` has variables without a gradient, features that change no loss, and permitted types
-    (`"bfloat16"`). With `precision`, the value of `Trainer.precision`, all checks are of float32, but the task must
-    compute in those dtypes, without long sums, and with gradients that differ from float32's by roundings alone.
+    `causal` names the feature of tokens: no loss may depend on later tokens. `padding` names the feature that marks
+    padding. By default, both are found: next-token predictions, and features called `mask`, `weight`, `weights`,
+    `lengths` or `length`.
+
+    `except_for` has variables without a gradient, features that change no loss, and permitted types (`"bfloat16"`).
+    `precision` is a value of `Trainer.precision`. With it, all other checks run in float32. The task must also compute
+    in the dtypes of `precision`, without long sums, and with gradients that differ from float32's by roundings alone.
     """
     made = steps(task, batch, seed=seed)
     padding = padding or found_in(made[0].batch)

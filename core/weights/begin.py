@@ -19,16 +19,16 @@ REFRESHES = 30  # after so many, a power iteration from any vector has about con
 
 
 class Begun(NamedTuple):
-    """The source of a run's initial weights: a `line` to print, and a `record` for the run's checkpoints."""
+    """A run's initial weights, in words: a `line` to print, and a `record` for the run's checkpoints."""
 
     line: str
     record: Mapping[str, Any]
 
 
 def begin_with(start: StartFrom, task: tf.Module) -> Begun:
-    """Assigns the weights that `start` names, bit for bit; if one is missing or doesn't fit, assigns none.
+    """Assigns the weights that `start` names, bit for bit. If one is missing or doesn't fit, it assigns none.
 
-    Afterwards, state that a module derives from its weights, such as a spectral norm, is computed anew.
+    Then it recomputes state that modules derive from weights, such as a spectral norm.
     """
     weights = start.open()
     if refusal := weights.refusal(task):
@@ -57,7 +57,7 @@ def begin_with(start: StartFrom, task: tf.Module) -> Begun:
 
 
 def _read(weights: Weights, part: Part, variable: tf.Variable) -> npt.NDArray[Any]:
-    """Returns the saved value for `variable`, in its dtype; raises a `CheckpointError` if a value isn't finite."""
+    """Returns the saved value of `variable` in its dtype. A value that isn't finite raises a `CheckpointError`."""
     value = weights.read(part.name)
     if part.axes is not None:
         value = np.transpose(value, part.axes)
@@ -75,10 +75,10 @@ def _widened(dtype: str, variable: tf.Variable) -> str:
 
 
 def refresh_derived(task: tf.Module, taken: Container[int], averages: Container[int]) -> None:
-    """Recomputes the state that modules derive from weights, in modules with a variable whose id is in `taken`.
+    """Recomputes the derived state of each module that has a variable whose id is in `taken`.
 
-    If `taken` has all of a module's derived state, it stays as saved; with a variable in `averages`, it is recomputed
-    once.
+    If all of a module's derived state is in `taken`, it stays as saved. The exception is a module with a variable in
+    `averages`: its derived state is recomputed once.
     """
     for part in (task, *task.submodules):
         if hasattr(part, "refresh") and any(id(v) in taken for v in part.variables):

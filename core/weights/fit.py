@@ -1,4 +1,4 @@
-"""Matches a task's variables with saved weights; an error lists all mismatches in a table."""
+"""Matches a task's variables with saved weights. An error lists all mismatches in a table."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ NARROW = ("bfloat16", "float16")  # which float32 holds without loss
 
 
 class Part(NamedTuple):
-    """The saved name of a variable's value, and the order in which to transpose its axes (`None` to keep them)."""
+    """The saved name of a variable's value, and the order into which to transpose its axes (`None` to keep them)."""
 
     name: str
     axes: tuple[int, ...] | None
@@ -30,7 +30,7 @@ class Fit(NamedTuple):
 
 
 def fitted(variables: Mapping[str, tf.Variable], weights: Weights, start: StartFrom) -> Fit:
-    """Matches the variables that `start` selects with `weights`; raises a `CheckpointError` unless all fit."""
+    """Matches the variables that `start` selects with `weights`. If not all fit, it raises a `CheckpointError`."""
     here = {path: ArrayType(v.dtype.name, tuple(v.shape)) for path, v in variables.items()}
     hits = matching(start.take, here, argument="take")
     wanted = [path for path in here if any(path in found for found in hits.values())]
@@ -59,7 +59,7 @@ def _fits(there: ArrayType, here: ArrayType) -> bool:
 
 
 def _turned(kind: ArrayType, axes: Sequence[int] | None) -> ArrayType:
-    """Returns the type of an array after its axes are transposed; unchanged if `axes` has another length."""
+    """Returns the type of an array after its axes are transposed. If `axes` has another length, it is unchanged."""
     if axes is None or len(axes) != len(kind.shape):
         return kind
     return ArrayType(kind.dtype, tuple(kind.shape[axis] for axis in axes))
@@ -113,7 +113,7 @@ def _misfit(
 
 
 def _of_others(misshapen: Mapping[str, tuple[ArrayType, ArrayType]]) -> str:
-    """Returns advice for an error about a weight file whose arrays have another dtype or order of axes."""
+    """Returns advice for an error about a weight file whose arrays differ in dtype or order of axes."""
     hint = ""
     for path, (here, there) in misshapen.items():
         if here.shape == there.shape:
@@ -128,10 +128,10 @@ def _of_others(misshapen: Mapping[str, tuple[ArrayType, ArrayType]]) -> str:
 
 
 def renamed(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
-    """Returns `{name: new name}`; the `rules` are applied one after another.
+    """Returns `{name: new name}`. The `rules` are applied one after another.
 
-    A rule without `*` replaces the beginning of a name, up to a `/` or its end; an empty beginning matches any name. A
-    rule with one `*` on each side replaces a whole name, and keeps the part that the `*` matches.
+    A rule without `*` replaces the beginning of a name, up to a `/` or the name's end. An empty beginning matches any
+    name. A rule with one `*` on each side replaces a whole name, and keeps the part that the `*` matches.
 
         >>> renamed(["backbone/0/weight", "head/weight"], {"backbone": "net/body", "*/weight": "*/w"})
         {'backbone/0/weight': 'net/body/0/w', 'head/weight': 'head/w'}
@@ -153,7 +153,7 @@ def renamed(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
 
 
 def matching(patterns: Iterable[str], paths: Iterable[str], *, argument: str) -> dict[str, list[str]]:
-    """Returns `{pattern: [path, ...]}`, where `*` matches `/` too; raises an error for a pattern without a match."""
+    """Returns `{pattern: [path, ...]}`. `*` matches `/` too. A pattern without a match raises an error."""
     paths = list(paths)
     found = {pattern: [path for path in paths if fnmatchcase(path, pattern)] for pattern in patterns}
     for pattern, hits in found.items():
@@ -185,6 +185,6 @@ def _changed(name: str, old: str, new: str) -> str:
 
 
 def _and_parents(paths: Sequence[str]) -> list[str]:
-    """Returns `paths`, and a pattern for each folder of a path: `net/*` and `net/body/*` for `net/body/w`."""
+    """Returns `paths`, and a pattern for each folder of a path, such as `net/*` and `net/body/*` for `net/body/w`."""
     parents = {"/".join([*path.split("/")[:i], "*"]) for path in paths for i in range(1, path.count("/") + 1)}
     return sorted({*paths, *parents})

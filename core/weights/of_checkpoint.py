@@ -25,9 +25,10 @@ _AVERAGING = ("ema", "polyak", "lookahead", "sam", "schedule_free_adamw")  # for
 def checkpoint(
     path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}, averaged: bool = True
 ) -> StartFrom:
-    """Starts from a checkpoint: `path` is a run's folder (its newest is used) or a `checkpoints/step-...` folder.
+    """Starts from the checkpoint at `path`: a run's folder, for its newest one, or a `checkpoints/step-...` folder.
 
-    These are the weights that the other run evaluates (averages, if it keeps them), or trains, if not `averaged`.
+    The weights are those that the other run evaluates: averages, if it keeps them. With `averaged=False`, they are
+    those that it trains.
     """
     return StartFrom(lambda: CheckpointWeights(path_of(path), averaged=averaged), path, take, rename)
 
@@ -82,7 +83,7 @@ class CheckpointWeights(Weights):
 
 
 def _found(path: Path) -> Manifest:
-    """Returns the checkpoint at `path`; if `path` is a run's folder, the newest one in it."""
+    """Returns the checkpoint at `path`, or the newest one in it if `path` is a run's folder."""
     if (path / MANIFEST).is_file():
         try:
             return verified(path)
@@ -106,7 +107,7 @@ def _found(path: Path) -> Manifest:
 
 
 def _averages(manifest: Manifest, averaged: bool) -> dict[str, str]:
-    """Returns `{variable: saved name of its average}`; empty if `averaged` is False or the run keeps no averages."""
+    """Returns `{variable: saved name of its average}`; empty without `averaged`, or if there are no averages."""
     if not averaged:
         return {}
     instead = "Give `averaged=False`, which takes the weights that its training used"

@@ -102,7 +102,7 @@ def open_npz(path: Path) -> FileWeights:
 
 
 def open_safetensors(path: Path) -> FileWeights:
-    """Opens a `.safetensors` file; a tensor is read when it is requested."""
+    """Opens a `.safetensors` file. A tensor is read when it is requested."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:

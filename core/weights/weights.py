@@ -1,4 +1,4 @@
-"""The interface of initial weights: named arrays, from a checkpoint or a weight file."""
+"""The interface of initial weights: named arrays in a checkpoint or a weight file."""
 
 import dataclasses
 import os
@@ -34,22 +34,22 @@ class Weights(ABC):
 
     @abstractmethod
     def read(self, name: str) -> npt.NDArray[Any]:
-        """Returns the array `name`; raises a `CheckpointError` if it can't be read."""
+        """Returns the array `name`. If it can't be read, it raises a `CheckpointError`."""
 
     def refusal(self, task: tf.Module) -> str | None:
-        """Returns why `task` can't use these weights, though all shapes fit, as an error text; else `None`."""
+        """Returns an error text if `task` can't use these weights although all shapes fit; else `None`."""
         return None
 
     def called(self, name: str) -> str:
-        """Returns a note for messages about the array `name`: "averages" if it is an average; else empty."""
+        """Returns a note for messages about the array `name`: "averages" if it is an average, else empty."""
         return ""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartFrom:
-    """The weights that a new run starts from, and the variables that get them. No file is opened until `open()`.
+    """The weights that a new run starts from, and the variables that get them. `open()` opens the file.
 
-    `take` has patterns of the task's variables; `transpose` maps such patterns to an order of axes. `rename` maps names
+    `take` has patterns of the task's variables. `transpose` maps such patterns to an order of axes. `rename` maps names
     in the file or checkpoint to names in the task.
     """
 

@@ -1,1 +1,1 @@
-"""Policies for bad steps: measures updates, detects spikes, skips steps, and undoes half-written ones."""
+"""Policies for bad steps: measures updates, detects spikes, skips bad steps, and undoes half-written ones."""

@@ -1,6 +1,6 @@
-"""Measures the norms of the next step's gradients and updates per module, without applying the step.
+"""Measures norms of the next step's gradients and updates per module, without applying the step.
 
-The measurement runs all phases of the training step, each from the current weights, and writes nothing.
+It runs all phases of the step, each with the current weights, and writes nothing.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ KINDS = ("gradient", "weight", "update")
 
 
 class MeasuredUpdate(Optimizer):
-    """An optimizer that records norms instead of writing its update: `{"update/net/dense": variable}`."""
+    """An optimizer that records the norms of its update and writes nothing: `{"update/net/dense": variable}`."""
 
     def __init__(self, optimizer: Optimizer):
         self.transform, self.parameters = optimizer.transform, optimizer.parameters
@@ -48,7 +48,7 @@ class MeasuredUpdate(Optimizer):
         apply_if: tf.Tensor | None = None,
         fused: bool = True,
     ) -> None:
-        """Computes the update as `Optimizer.apply` would, and records the norms of gradients, weights and updates."""
+        """Computes the update of `Optimizer.apply`, and records the norms of gradients, weights and updates."""
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
         weights, step = read(self.parameters), self.step.read_value()
         updates, _ = self.transform.update(gradients, read_all(self.slots), weights, step=step, value=value)
@@ -58,7 +58,7 @@ class MeasuredUpdate(Optimizer):
 
 
 class Watch:
-    """Measures the next step in a separately traced function, so runs without measurements keep their speed."""
+    """Measures the next step in a separate traced function, so that training without measurements isn't slower."""
 
     def __init__(
         self,
@@ -92,9 +92,10 @@ class Watch:
         self._chunk = self._step.backend.program(chunk.get_concrete_function(), self._step.exchange.ledger)
 
     def norms(self, stacked: Batch, *, first: int, step: int) -> dict[str, float]:
-        """Returns norms of `step` in the chunk that begins at `first`, such as `{"gradient/net/dense": 0.5}`.
+        """Returns norms of step `step`, such as `{"gradient/net/dense": 0.5}`. Its chunk begins at `first`.
 
-        If the task has several updates, each name begins with the name of its phase."""
+        If the task has several updates, each name begins with the name of its phase.
+        """
         self._chunk(stacked, self._step.backend.handed(tf.constant([first, step, step + 1], tf.int64)))
         several = len(self.optimizers) > 1
         return {

@@ -1,4 +1,4 @@
-"""Skips bad steps: steps that aren't finite, and steps whose gradient norm is far above the recent norm."""
+"""Skips bad steps: steps that aren't finite, and steps whose gradient norm is far above recent norms."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -29,11 +29,11 @@ class BadStep(NamedTuple):
 
 
 class Skipping:
-    """Runs the steps of a chunk and skips bad steps; passed to `make_chunk` as `take`.
+    """Runs the steps of a chunk and skips bad steps. Pass it to `make_chunk` as `take`.
 
     A skipped step uses up its number, its examples and its random numbers, and changes nothing else. A bad step is
-    skipped if its kind is in `skips`, up to `max_skips` in a row; otherwise it ends the chunk. With a `spike_factor`,
-    a step is also bad if its gradient norm reaches `spike_factor` times the recent norm.
+    skipped if its kind is in `skips`, at most `max_skips` times in a row. Otherwise it ends the chunk. With a
+    `spike_factor`, a step is also bad if its gradient norm reaches `spike_factor` times the recent norm.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Skipping:
             self._late = tf.Variable(tf.zeros([2, len(self.updates)]), trainable=False)
 
     def __call__(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
-        """Runs the steps from `begin` up to `end`, or up to a bad step that may not be skipped."""
+        """Runs the steps from `begin` up to `end`. A bad step that may not be skipped is the last one."""
 
         def body(i: tf.Tensor, _: tf.Tensor, sums: Any, tally: tf.Tensor, late: tf.Tensor) -> Any:
             step, known = first + i, Late(*tf.unstack(late))
@@ -83,13 +83,14 @@ class Skipping:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Returns the variables of the skip counters and the recent norms."""
+        """Returns the variables that store the skip counters and the recent norms."""
         return [self._tally, self._late]
 
     def _take(self, values: Batch, step: tf.Tensor, limits: tf.Tensor) -> tuple[StepResult, list[tf.Tensor]]:
-        """Runs one step, and undoes it if it is bad; returns its result and `[step, phase, kind]`.
+        """Runs one step, and undoes it if it is bad. Returns its result and `[step, phase, kind]`.
 
-        `phase` is the index of the first bad update. `kind` is an index in `KINDS`: a spike if all metrics are finite.
+        `phase` is the index of the first bad update. `kind` is an index in `KINDS`. If all metrics are finite, the step
+        is a spike.
         """
         kept = self.undo.read()
         result = self.train_step(values, step, limits=dict(zip(self.updates, tf.unstack(limits), strict=True)))
@@ -104,7 +105,7 @@ class Skipping:
         return result, [step, phase, tf.cast(spike, tf.int64)]
 
     def _limits(self, late: Late) -> tf.Tensor:
-        """Returns each update's limit of the gradient norm; without a `spike_factor`, the largest float32."""
+        """Returns each update's limit of the gradient norm. Without a `spike_factor`, it is the largest float32."""
         if self.spike_factor:
             return late.limits(self.spike_factor)
         return tf.fill([len(self.updates)], tf.float32.max)
@@ -121,7 +122,7 @@ class Skipping:
 
     @property
     def last(self) -> BadStep:
-        """Returns the last bad step; valid only if `skipped` isn't 0 or a bad step ended the chunk."""
+        """Returns the last bad step. Call it only if `skipped` isn't 0, or if a bad step ended the chunk."""
         step, phase, kind = self._tally.numpy().tolist()[2:]
         return BadStep(step, self.updates[phase], KINDS[kind])
 
@@ -133,7 +134,7 @@ class Skipping:
         return {"in_a_row": in_a_row, "skipped": skipped, "late": late}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restores the result of `state`; an empty `state` resets counters and norms."""
+        """Restores what `state` returned. An empty `state` resets counters and norms."""
         late = state.get("late", {})
         self._tally.assign([state.get("in_a_row", 0), state.get("skipped", 0), ALL_WELL, 0, 0])
         self._late.assign(tf.transpose([late.get(name, [0.0, 0.0]) for name in self.updates]))

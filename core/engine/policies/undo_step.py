@@ -1,4 +1,4 @@
-"""Undoes a step in which a later phase is bad: restores the variables that earlier phases wrote."""
+"""Undoes a step in which a later phase is bad, by restoring the variables that earlier phases wrote."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from core.task import Phase, Update
 
 
 class Undo:
-    """Copies variables before a step, to restore them. The last phase needs no copy: it can skip its own write."""
+    """Copies variables before a step, to restore them. The last phase can skip its own write, so it needs no copy."""
 
     def __init__(self, assembly: Assembly, exchange: Exchange):
         self.exchange = exchange
@@ -30,7 +30,7 @@ class Undo:
             return replicated, _read(self.alone)
 
     def put_back(self, kept: Any, *, unless: tf.Tensor) -> None:
-        """Restores the copies `kept`, which `read` returned, unless the boolean `unless` is true."""
+        """Restores the copies `kept` (from `read`), unless the boolean `unless` is true."""
         replicated, alone = kept
 
         def write() -> None:

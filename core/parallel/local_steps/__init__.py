@@ -1,4 +1,4 @@
-"""Local steps: replicas train independently within a round, and synchronize at its end."""
+"""Local steps: each replica trains alone for a round of steps, then the replicas synchronize."""
 
 from core.parallel.local_steps.backend import LocalSteps
 from core.parallel.local_steps.exchange import LocalExchange

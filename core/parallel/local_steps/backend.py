@@ -22,7 +22,7 @@ _OR = "or leave `Trainer.local_steps` out."
 
 
 class LocalSteps(Backend):
-    """The backend of replicas that synchronize once per `round_steps` steps."""
+    """The backend of replicas that synchronize once every `round_steps` steps."""
 
     how = "with `Trainer.local_steps`"
     in_rounds = True
@@ -34,7 +34,7 @@ class LocalSteps(Backend):
         self.round_steps, self.outer = round_steps, outer
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises an error for policies that skip steps: other replicas learn of a bad step only after the round."""
+        """Raises an error for policies that skip steps: replicas learn of another's bad step only after the round."""
         for name in skipping:
             raise ConfigurationError(
                 f"{name} is for steps that all replicas agree on, but with `Trainer.local_steps` a replica "

@@ -11,10 +11,10 @@ ROUND = "round"  # in the ledger, stands for the phases of all its steps
 
 
 class LocalExchange(Exchange):
-    """The exchange of a replica that runs whole steps without the other replicas, in replica context."""
+    """The exchange of a replica that runs whole steps alone, in replica context."""
 
     def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` once, since the caller is in replica context already."""
+        """Calls `fn` once, because the caller is already in replica context."""
         return fn(*args)
 
     def first(self, values: Any) -> Any:
@@ -22,15 +22,15 @@ class LocalExchange(Exchange):
         return values
 
     def sum(self, values: Any, *, phase: str, what: str) -> Any:
-        """Estimates the sum over replicas without communication: multiplies `values` by the number of replicas."""
+        """Returns `values` times the number of replicas: an estimate of the sum that needs no communication."""
         return values if self.replicas == 1 else tf.nest.map_structure(self._times_replicas, values)
 
     def round(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Calls `fn` on every replica, in cross-replica context; returns one result, as all are equal."""
+        """Calls `fn` on every replica, in cross-replica context. All results are equal; returns one."""
         return super().first(super().run(fn, *args))
 
     def mean(self, values: Any, *, what: str) -> Any:
-        """Returns a nest's means over the replicas, in replica context, with one sum; rounds integers down."""
+        """Returns means over the replicas, in replica context, with one sum. Means of integers are rounded down."""
         summed = super().sum(values, phase=ROUND, what=what)
         if self.replicas == 1:
             return summed

@@ -1,8 +1,8 @@
-"""Rounds of local steps: between synchronizations, each replica trains alone on its rows of the global batches.
+"""Rounds of local steps. Between synchronizations, each replica trains alone on its rows of the global batches.
 
-Each step runs unchanged in replica context and writes the replica's own copies of variables; nothing is sent within a
-round. At the round's end, all replicas become equal again, bit for bit. So code that runs between rounds (metrics,
-checkpoints, evaluation) is the same as without local steps.
+Each step runs unchanged in replica context, and writes the replica's own copies of variables. At the end of a round,
+all replicas become equal again, bit for bit. So code that runs between rounds (metrics, checkpoints, evaluation) is the
+same as without local steps.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from core.task import Batch
 
 
 class Rounds:
-    """Runs a chunk's steps in rounds of `local_steps` steps; passed to `make_chunk` as `take`."""
+    """Runs a chunk's steps in rounds of `local_steps` steps. Pass it to `make_chunk` as `take`."""
 
     def __init__(self, train_step: TrainStep, assembly: Assembly, *, local_steps: int, outer: Transform | None = None):
         assert isinstance(train_step.exchange, LocalExchange)
@@ -31,11 +31,11 @@ class Rounds:
 
     @property
     def variables(self) -> Mapping[str, tf.Variable]:
-        """Returns the variables to save in a checkpoint in addition to the assembly's."""
+        """Returns variables for a checkpoint, in addition to those of the assembly."""
         return self.meeting.variables
 
     def __call__(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, before: Taken) -> Taken:
-        """Runs whole rounds from step `begin` up to `end`; stops after a round with a step that isn't finite."""
+        """Runs whole rounds from step `begin` up to `end`. A round with a step that isn't finite is the last one."""
 
         def body(step: tf.Tensor, _: tf.Tensor, sums: Any) -> Any:
             bad_step, added = self.exchange.round(self._one, stacked, first, step)
@@ -48,7 +48,7 @@ class Rounds:
         return bad_step, sums
 
     def _one(self, stacked: Batch, first: tf.Tensor, begin: tf.Tensor) -> Taken:
-        """Runs the round that begins at step `begin`, in replica context; returns the first bad step and the sums."""
+        """Runs the round that begins at step `begin`, in replica context. Returns the first bad step and the sums."""
         nothing = {name: zeros(spec.sums_of_update) for name, spec in self.train_step.specs.items()}
         start = (tf.constant(ALL_WELL, tf.int64), nothing)
         weights = self.meeting.begin()

@@ -1,4 +1,4 @@
-"""At the end of each round of local steps, averages the replicas and applies the outer optimizer."""
+"""The end of a round of local steps: averages the replicas and applies the outer optimizer."""
 
 import functools
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ class Meeting:
     """The synchronization at a round's end, in replica context: averages weights and optimizer slots over replicas.
 
     An `outer` optimizer updates the weights of the round's start (DiLoCo: Douillard et al., 2023). Its gradient is
-    these weights minus the replicas' mean weights at the round's end. A checkpoint is saved between rounds, when the
-    current weights are those of the next round's start, so it needs no separate copy.
+    these weights minus the mean weights at the round's end. A checkpoint needs no copy of the start's weights: it is
+    saved between rounds, when they are the current weights.
     """
 
     def __init__(self, assembly: Assembly, exchange: LocalExchange, outer: Transform | None):
@@ -53,9 +53,9 @@ class Meeting:
         return _read(self.weights), _read(self.others)
 
     def end(self, before: tuple[Tensors, Tensors], struck: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any]:
-        """Averages the replicas' states in one collective; returns the means of `struck` and `sums`.
+        """Averages the replicas' states in one collective. Returns the means of `struck` and `sums`.
 
-        `struck` is nonzero if a replica's step wasn't finite; then all replicas restore the weights in `before`.
+        `struck` is nonzero if a replica's step wasn't finite. All replicas then restore the weights in `before`.
         """
         weights, others = before
         changes = {path: _wide(v.read_value() - others[path]) for path, v in self.others.items()}
@@ -81,5 +81,5 @@ def _read(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
 
 
 def _wide(x: tf.Tensor) -> tf.Tensor:
-    """Returns `x` in the dtype for sending: float64 stays, all others (also integers) become float32."""
+    """Returns `x` in the dtype for sending: float64 stays float64; all else, also integers, becomes float32."""
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)

@@ -1,4 +1,4 @@
-"""Meshes: DTensor shards the variables and rows of one logical replica over several devices."""
+"""Meshes: one logical replica, whose variables and rows DTensor shards over several devices."""
 
 from core.parallel.mesh.backend import MeshBackend
 from core.parallel.mesh.plan import MeshPlan, mesh

@@ -31,7 +31,7 @@ _INSTEAD = "On a mesh every device takes part in every phase: leave it out, or t
 
 @register(MeshStrategy, plan=MeshPlan)
 class MeshBackend(Backend):
-    """The backend of a mesh of devices, which together are one replica."""
+    """The backend of a mesh: several devices that together are one replica."""
 
     strategy: MeshStrategy
     how = "on a mesh"
@@ -50,7 +50,7 @@ class MeshBackend(Backend):
     def make_task(
         self, make: Callable[[], T], *, placements: Mapping[str, Placement] = {}, one_device: Sequence[str] = ()
     ) -> T:
-        """Returns the task that `make()` makes, with its variables and its modules' outputs in the plan's layouts."""
+        """Calls `make()`, and returns its task with variables and modules' outputs in the plan's layouts."""
 
         def axes_in(task: Any) -> AxesByPath:
             check_on_mesh(self.strategy.plan, task, placements=placements, one_device=one_device)
@@ -63,15 +63,15 @@ class MeshBackend(Backend):
         return task
 
     def make_optimizer(self, make: Callable[[], Optimizer], task: Task) -> Optimizer:
-        """Returns the optimizer that `make()` makes; a slot's layout is its own in the plan, or its parameter's."""
+        """Calls `make()`, and returns its optimizer. A slot has the plan's layout for it, or that of its parameter."""
         return made_in_layout(make, self.strategy, functools.partial(axes_of_slots, task, self.strategy.plan))
 
     def make_whole(self, make: Callable[[], T]) -> T:
-        """Returns the result of `make()`, with each variable whole on each device."""
+        """Calls `make()` with each variable stored whole on each device, and returns the result."""
         return made(make, lambda: self.strategy.scope(empty=asked_for_shapes()))
 
     def kept_once(self) -> AbstractContextManager[Any]:
-        """Returns the mesh's default scope: a variable that replicas would share is whole on each device."""
+        """Returns the mesh's default scope: a variable that replicas would share is stored whole on each device."""
         return self.strategy.scope()
 
     def bytes_per_device(self, variable: tf.Variable) -> int:
@@ -110,18 +110,18 @@ class MeshBackend(Backend):
         self.strategy.plan.check_rows(rows, microbatches, what=what)
 
     def check_local_steps(self) -> None:
-        """Raises a `ConfigurationError` for local steps, since a mesh is one replica."""
+        """Raises a `ConfigurationError` for local steps, because a mesh is one replica."""
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that hold a whole copy each, but `Experiment.strategy` is a mesh, "
             "which is one replica: train on replicas (`@mirrored()`), or leave `Trainer.local_steps` out."
         )
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a host's value as a value of the mesh, whole on each device."""
+        """Converts a value of the host to a value of the mesh, whole on each device."""
         return self.strategy.handed(value)
 
     def taken(self, value: Any, dtype: tf.DType) -> Any:
-        """Converts an argument made by `handed` back to `dtype`, in a traced function."""
+        """In a traced function, converts an argument made by `handed` back to `dtype`."""
         return tf.cast(value, dtype)
 
     def by_rows(self, value: Any, axis: int) -> Any:
@@ -132,15 +132,15 @@ class MeshBackend(Backend):
         return dtensor.relayout(value, layout(self.strategy.mesh, axes))
 
     def around_loop(self) -> AbstractContextManager[Any]:
-        """Returns a scope that gives loops unique names, since DTensor's names are global to the process."""
+        """Returns a scope that gives loops unique names. DTensor's names are global to the process."""
         return self.strategy.names()
 
     def program(self, function: Any, ledger: Ledger) -> Any:
-        """Returns a callable for `function`; raises an error for operations that are unsafe with DTensor."""
+        """Returns a callable for `function`. Operations that are unsafe with DTensor raise an error."""
         return MeshProgram(function, self.strategy, ledger)
 
     def drift_check(self, variables: Mapping[str, tf.Variable]) -> Callable[[], None]:
-        """Returns a function that raises a `DriftError` if devices that hold the same shard of a variable differ.
+        """Returns a function that raises a `DriftError` if devices with the same shard of a variable differ.
 
         The check sends nothing between devices of a process; processes exchange only fingerprints.
         """

@@ -1,7 +1,7 @@
 """Lists the collectives of a function on a mesh: their axes, bytes and operations.
 
-DTensor inserts collectives after tracing, wherever layouts need them. This module reads them from the graphs of the
-function's first run, through a private interface of TensorFlow.
+DTensor inserts collectives after tracing, where layouts need them. This module reads them from the graphs of the
+function's first run, with a private interface of TensorFlow.
 """
 
 import math
@@ -21,7 +21,7 @@ _KIND = "Collective"
 
 
 def collectives_of(first_run: Callable[[], Any], mesh: dtensor.Mesh) -> tuple[Any, list[Collective]]:
-    """Calls `first_run`, which compiles a function; returns its result and that function's collectives on a device."""
+    """Calls `first_run`, which compiles a function. Returns its result, and the function's collectives on a device."""
     eager = context.context()
     eager.enable_graph_collection()
     try:
@@ -54,13 +54,13 @@ def _collective(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> Co
 
 
 def _operation(name: str) -> str:
-    """Returns the operation that the collective `name` serves; if DTensor merged several, the first."""
+    """Returns the operation that the collective `name` serves. If DTensor merged several, it is the first."""
     name = name.removeprefix("tf.StatefulPartitionedCall/").split("/DTensor")[0]
     return re.sub(r"mesh_\d+/|(_\d{6,}_\d+)$", "", name)
 
 
 def _axis(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> str:
-    """Returns the mesh axes over which a collective communicates, such as "batch+model"; "?" if unknown."""
+    """Returns the mesh axes over which a collective communicates, such as "batch+model", or "?" if unknown."""
     name = node.input[2]
     while name in by_name and by_name[name].op != "Const":
         name = by_name[name].input[0].split(":")[0] if by_name[name].input else ""

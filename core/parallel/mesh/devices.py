@@ -18,7 +18,7 @@ MEETING_SECONDS, PEER_SECONDS = 300.0, 30.0  # the defaults of `multi_worker`
 
 
 def make_mesh(plan: MeshPlan, *, virtual: bool = False) -> dtensor.Mesh:
-    """Makes the mesh, after a rendezvous of all workers; with `virtual`, uses virtual CPUs even if there are GPUs."""
+    """Makes the mesh, after a rendezvous of all workers. With `virtual`, uses virtual CPUs even if there are GPUs."""
     # With its all-to-all, a slice that drops a sharded axis' neighbour silently gives wrong values.
     os.environ["DTENSOR_USE_ALL_TO_ALL_RELAYOUT"] = "0"
     cluster = cluster_from_environment()
@@ -34,14 +34,14 @@ def make_mesh(plan: MeshPlan, *, virtual: bool = False) -> dtensor.Mesh:
 
 
 def _initialize(cluster: Cluster, kind: str) -> None:
-    """Starts this worker's TensorFlow server; DTensor reads the workers' addresses from `DTENSOR_JOBS`."""
+    """Starts this worker's TensorFlow server. DTensor reads the workers' addresses from `DTENSOR_JOBS`."""
     os.environ["DTENSOR_JOBS"] = ",".join(cluster.workers)
     os.environ["DTENSOR_CLIENT_ID"] = str(cluster.index)
     dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)  # it already runs, with its limits
 
 
 def _devices(plan: MeshPlan, workers: int, *, virtual: bool) -> list[str]:
-    """Returns the devices of this process, such as `["GPU:0", "GPU:1"]`; each worker has the same number."""
+    """Returns the devices of this process, such as `["GPU:0", "GPU:1"]`. Each worker has the same number."""
     count, rest = divmod(plan.devices, workers)
     if rest:
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def _devices(plan: MeshPlan, workers: int, *, virtual: bool) -> list[str]:
 
 @contextlib.contextmanager
 def _unannounced() -> Iterator[None]:
-    """In its `with` block, TensorFlow doesn't list a mesh's devices on stderr."""
+    """Keeps TensorFlow from listing a mesh's devices on stderr in its `with` block."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:

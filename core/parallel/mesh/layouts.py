@@ -1,4 +1,4 @@
-"""Finds the layouts of variables on a mesh by patterns of the variables' paths; needs no TensorFlow or devices.
+"""Finds the layouts of variables on a mesh by patterns of their paths. It needs no TensorFlow and no devices.
 
 >>> layouts = Layouts([("*/out/w", "model,-"), ("*/w", "...,model")], {"batch": 1, "model": 2})
 >>> layouts.of("net/out/w", [8, 6]), layouts.local_shape("net/up/w", [8, 6]), layouts.of("net/scale", [8])
@@ -22,7 +22,8 @@ _REST = "..."
 class Layouts:
     """Maps paths of variables to layouts on a mesh with the axes `sizes`, such as `{"batch": 2, "model": 4}`.
 
-    The first pattern that matches a variable's path gives its layout; without a match, it is whole on every device.
+    The first pattern that matches a variable's path gives its layout. Without a match, the variable is whole on every
+    device.
     """
 
     def __init__(self, patterns: Sequence[tuple[str, str]], sizes: Mapping[str, int], *, binding: str = "mesh.layouts"):
@@ -30,13 +31,13 @@ class Layouts:
         self.patterns = [(pattern, self._axes(pattern, layout)) for pattern, layout in self._pairs(patterns)]
 
     def before(self, others: "Layouts") -> "Layouts":
-        """Returns layouts with the patterns of `self` first, followed by those of `others`."""
+        """Returns layouts with the patterns of `self`, followed by those of `others`."""
         joined = Layouts([], self.sizes, binding=self.binding)
         joined.patterns = [*self.patterns, *others.patterns]
         return joined
 
     def pattern_of(self, path: str) -> str | None:
-        """Returns the first pattern that matches `path`, which gives its layout; None if none matches."""
+        """Returns the first pattern that matches `path`, or None."""
         return next((pattern for pattern, _ in self.patterns if fnmatchcase(path, pattern)), None)
 
     def of(self, path: str, shape: Sequence[int]) -> tuple[str, ...]:
@@ -54,12 +55,12 @@ class Layouts:
         )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises an error for unused patterns, and for axes that don't divide a dimension of `shapes`."""
+        """Raises an error for unused patterns, and for an axis that doesn't divide its dimension in `shapes`."""
         self.check_used(shapes, "variable")
         self.check_divide(shapes)
 
     def check_used(self, paths: Collection[str], what: str) -> None:
-        """Raises an error if a pattern is the first match of no path; the error calls a path's object `what`."""
+        """Raises an error for a pattern that is the first match of no path. `what` says there what a path names."""
         first = {self.pattern_of(path) for path in paths}
         for pattern, _ in self.patterns:
             if pattern not in first:

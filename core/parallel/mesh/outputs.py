@@ -1,7 +1,7 @@
 """Gives modules' outputs a layout on a mesh, to shard activations that no variable's layout shards.
 
 Sequence-parallel norms (Korthikanti et al., 2022) need two patterns. One shards the output of a residual branch along
-time, and thereby all later activations. The other makes a norm's output whole for the matrices that follow.
+time, and thereby all later activations. The other makes a norm's output whole for the matmuls that follow.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Lay = Callable[[tf.Tensor, tuple[str, ...]], tf.Tensor]  # gives a tensor the la
 
 
 def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
-    """Changes each module of `root` whose path matches a pattern to return its output in the pattern's layout."""
+    """Makes each module of `root` whose path matches a pattern return its output in the pattern's layout."""
     for path, module in named_modules(root).items():
         if layouts.pattern_of(path):
             # Python looks `__call__` up in the class: an attribute of the module itself would never be called.
@@ -26,7 +26,7 @@ def lay_out_outputs(root: tf.Module, layouts: Layouts, lay: Lay) -> None:
 
 
 def check_outputs(root: tf.Module, layouts: Layouts) -> None:
-    """Raises a `ConfigurationError` if a pattern is the first match of no module's path in `root`."""
+    """Raises a `ConfigurationError` for a pattern that isn't the first match of any module's path in `root`."""
     layouts.check_used(named_modules(root), "module that can be called")
 
 

@@ -1,4 +1,4 @@
-"""The plan of a mesh, as gin files configure it: sizes and layouts without devices, which needn't exist."""
+"""The plan of a mesh for gin files: sizes and layouts. The devices needn't exist."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ class MeshPlan:
 
     @property
     def slots(self) -> Layouts:
-        """Returns the layouts of slots by parameter's path: a matching slot pattern, else the parameter's layout."""
+        """Returns layouts of slots, by parameter's path: those of a matching slot pattern, else the parameter's."""
         return self.slot_layouts.before(self.layouts)
 
     @property
@@ -35,7 +35,8 @@ class MeshPlan:
     def check_rows(self, rows: int, microbatches: int = 1, *, what: str) -> None:
         """Raises an error if a microbatch's rows can't be split evenly along the mesh's batch axis.
 
-        The error calls the number of rows `what`."""
+        `what` names the number of rows in the error.
+        """
         parts = microbatches * self.sizes[BATCH]
         if rows % parts:
             split = f"{microbatches} microbatches x " if microbatches > 1 else ""
@@ -46,12 +47,12 @@ class MeshPlan:
             )
 
     def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raises an error for patterns that don't fit a task's variables; `shapes` is `{path: shape}`."""
+        """Raises an error for patterns that don't fit a task's variables, `shapes` `{path: shape}`."""
         self.layouts.check(shapes)
         self.slot_layouts.check(shapes)
 
     def check_slots(self, paths: Collection[str]) -> None:
-        """Raises an error for unused slot patterns; `paths` names the parameters with slots of equal shape."""
+        """Raises an error for unused slot patterns. `paths` are those of parameters with slots of equal shape."""
         self.slot_layouts.check_used(paths, "variable that has a slot of its own shape")
 
     def __str__(self) -> str:
@@ -59,7 +60,7 @@ class MeshPlan:
 
 
 class OnMesh(NamedTuple):
-    """A variable's mesh and axes; layers and optimizers then use operations that DTensor can shard."""
+    """A variable's mesh and axes. They tell layers and optimizers to use operations that DTensor can shard."""
 
     strategy: Any  # None for an estimate, which inspects a step without the mesh
     axes: tuple[str, ...]
@@ -76,10 +77,10 @@ def mesh(
 ) -> MeshPlan:
     """Shards variables along `model` by `layouts` (tensor parallel), and rows along `batch` (data parallel).
 
-    `layouts` are pairs of a path pattern and an axis for each dimension, such as `("*/attention/out/w", "model,-")`.
-    The first matching pattern counts; a variable without a match is whole on every device. A slot has the layout of
-    its parameter, unless one of `slot_layouts` matches the parameter's path. `output_layouts` are pairs of a pattern
-    of modules' paths and a layout of the modules' outputs; DTensor infers the layouts of other outputs.
+    `layouts` are pairs: a path pattern, and an axis for each dimension, such as `("*/attention/out/w", "model,-")`. The
+    first matching pattern counts. A variable without a match is whole on every device. A slot has the layout of its
+    parameter, unless one of `slot_layouts` matches the parameter's path. `output_layouts` are pairs too: a pattern of
+    modules' paths, and a layout of their outputs. DTensor infers the layouts of other outputs.
     """
     for name, size in ((BATCH, batch), (MODEL, model)):
         if not is_size(size):

@@ -1,7 +1,7 @@
 """Makes a task or an optimizer on a mesh, with a layout for each variable.
 
-A variable's layout depends on the variable's path, which exists only after its module is made. So on a mesh, modules
-are made twice: first without values, to learn the variables' paths in order of creation.
+The layout depends on the variable's path, which is known only after its module is made. So on a mesh, modules are made
+twice: first without values, to learn the paths in order of creation.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ _TWICE = (
 
 
 def made_in_layout(make: Callable[[], T], strategy: MeshStrategy, axes_in: AxesIn[T]) -> T:
-    """Returns the result of `make()`, with its variables sharded on the mesh of `strategy`.
+    """Calls `make()` with variables sharded on the mesh of `strategy`, and returns the result.
 
-    `axes_in(result)` returns `{path: (variable, axes)}`; variables that it omits are whole on each device.
+    `axes_in(result)` returns `{path: (variable, axes)}`. Variables that it omits are whole on each device.
     """
     result = made(make, _scope(make, strategy, axes_in))
     for path, (variable, axes) in axes_in(result).items():

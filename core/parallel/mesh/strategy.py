@@ -1,7 +1,7 @@
-"""The strategy of a mesh: devices that together form one logical replica. It replaces a `tf.distribute.Strategy`.
+"""The strategy of a mesh, in place of a `tf.distribute.Strategy`: devices that together are one logical replica.
 
-TensorFlow's DTensor runs one program on all devices. The program is traced as if for one device; then each operation is
-sharded according to the layouts of its inputs. So a step on a mesh is the same as on one device, except for layouts.
+TensorFlow's DTensor runs one program on all devices. The program is traced as if for one device. Then each operation is
+sharded according to the layouts of its inputs. So a step on a mesh is that of one device, except for layouts.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _FEW = 1024  # values; TensorFlow's own limit is lower
 
 
 class MeshStrategy:
-    """Devices arranged as `plan` says: GPUs if there are any, or virtual CPUs if there are none or with `virtual`."""
+    """Devices arranged as `plan` says: GPUs, or virtual CPUs if there are no GPUs or with `virtual`."""
 
     num_replicas_in_sync = 1
 
@@ -40,12 +40,12 @@ class MeshStrategy:
 
     @property
     def extended(self) -> "MeshStrategy":
-        """Returns `self`, which also has the attributes of a TensorFlow strategy's `extended`."""
+        """Returns `self`, which has the attributes of a TensorFlow strategy's `extended` too."""
         return self
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Returns `("",)`: no device is fixed for values that are computed once."""
+        """Returns `("",)`: values that are computed once have no fixed device."""
         return ("",)
 
     def variable_created_in_scope(self, variable: tf.Variable) -> bool:
@@ -54,7 +54,7 @@ class MeshStrategy:
         return found is not None and found.strategy is self
 
     def axes_of(self, variable: tf.Variable) -> tuple[str, ...]:
-        """Returns the axes of a variable of this mesh, such as `("model", "-")`, with "-" for whole dimensions."""
+        """Returns the axes of a variable of this mesh, such as `("model", "-")`. A "-" stands for a whole dimension."""
         axes: tuple[str, ...] = variable.on_mesh.axes
         return axes
 
@@ -67,7 +67,7 @@ class MeshStrategy:
     def scope(self, axes_of: AxesOf | None = None, *, empty: bool = False) -> Iterator[None]:
         """In its `with` block, variables are made on the mesh: sharded by `axes_of(shape)`, or by default whole.
 
-        With `empty`, the variables are made by an outer variable creator, without values.
+        With `empty`, an outer variable creator makes them, without values.
         """
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
@@ -95,7 +95,7 @@ class MeshStrategy:
             return fn(*args)
 
     def names(self) -> AbstractContextManager[Any]:
-        """Returns a scope of unique names, since DTensor finds loop bodies by names that are global to the process.
+        """Returns a scope of unique names. DTensor finds loop bodies by names that are global to the process.
 
         With equal names, DTensor may raise an error once TensorFlow has freed a loop body.
         """
@@ -106,20 +106,20 @@ class MeshStrategy:
         return (value,)
 
     def experimental_distribute_values_from_function(self, value_of: Callable[[Any], Any]) -> Any:
-        """Returns the result of `value_of` for the one replica, converted by `handed`."""
+        """Calls `value_of` for the one replica, and returns its result, converted by `handed`."""
         return tf.nest.map_structure(self.handed, value_of(tf.distribute.get_replica_context()))
 
     def handed(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a host's value whole on every device; casts small values, which `MeshBackend.taken` casts back.
+        """Converts a value of the host to one that is whole on every device.
 
-        DTensor would treat a small value in its own dtype as a constant. It would recompile the function for each
-        value, with loop bodies of the same names.
+        Small values are cast, and `MeshBackend.taken` casts them back. DTensor would treat a small value in its own
+        dtype as a constant. Then it would recompile the function for each value, with loop bodies of the same names.
         """
         carrier = _CARRIERS.get(value.dtype) if value.shape.num_elements() < _FEW else None
         return laid_out(tf.cast(value, carrier) if carrier else value, self.mesh, self.whole(value.shape))
 
     def first_alike(self, variable: tf.Variable) -> list[int]:
-        """Returns for each device the number of the first device that holds the same shard of `variable`."""
+        """Returns for each device the number of the first device with the same shard of `variable`."""
         axes, sizes = self.axes_of(variable), (self.plan.sizes[BATCH], self.plan.sizes[MODEL])
         numbers = np.arange(self.plan.devices).reshape(sizes)
         for i, axis in enumerate((BATCH, MODEL)):
@@ -136,19 +136,19 @@ class MeshStrategy:
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype) for handle in handles]
 
     def rows_of_devices(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns a row for each device of the mesh, from the `rows` of each process's own devices."""
+        """Returns one row per device of the mesh, collected from each process's `rows` for its own devices."""
         if len(rows) == self.plan.devices:
             return rows
         before = self.mesh.local_device_ids()[0]
         return self.sum_of_processes(tf.pad(rows, [[before, self.plan.devices - before - len(rows)], [0, 0]]))
 
     def sum_of_processes(self, value: tf.Tensor) -> tf.Tensor:
-        """Sums a value over all processes, each of which must call this method outside traced functions."""
+        """Sums a value over all processes. Each of them must call this method, outside traced functions."""
         value = tf.convert_to_tensor(value)[tf.newaxis, tf.newaxis]
         others = [tf.zeros_like(value)] * (self.mesh.num_local_devices() - 1)
         every = dtensor.pack([value, *others], layout(self.mesh, (BATCH, MODEL, *self.whole(value.shape[2:]))))
         return tf.convert_to_tensor(whole(tf.reduce_sum(every, [0, 1])))
 
     def _pinned(self, value: tf.Tensor) -> tf.Tensor:
-        """Keeps random numbers unsharded; otherwise each device would draw the same first numbers for its shard."""
+        """Keeps random numbers unsharded. Otherwise each device would draw the same first numbers for its shard."""
         return dtensor.relayout(value, dtensor.Layout.replicated(self.mesh, value.shape.rank))

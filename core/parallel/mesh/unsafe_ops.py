@@ -32,7 +32,7 @@ _NO_DRAWS = ("StatelessRandomGet", "StatefulPartitionedCall")
 def refuse_unsafe(function: Any, parts: Collection[int]) -> None:
     """Raises a `ConfigurationError` if the concrete `function`, or a callee, has an unsafe operation.
 
-    `parts` are the sizes of the mesh's axes, the numbers of shards that a dimension may have.
+    `parts` are the sizes of the mesh's axes: the possible numbers of shards of a dimension.
     """
     for op in _operations(function):
         said = _strided(op, parts)
@@ -43,7 +43,7 @@ def refuse_unsafe(function: Any, parts: Collection[int]) -> None:
 
 
 def explained(error: tf.errors.OpError, function: Any) -> ConfigurationError:
-    """Returns an error that explains DTensor's `error`, with the user's line of the operation that it can't shard."""
+    """Returns an error that explains DTensor's `error`: with the user's line whose operation it can't shard."""
     first = _NOISE.sub("", str(error.message).split("\n")[0]).rstrip(" .")
     named = re.match(r"'tf\.(\w+)' op", first)
     # DTensor doesn't know lines; with several such operations, the first one is reported.
@@ -127,7 +127,7 @@ def _strided(op: tf.Operation, parts: Collection[int]) -> Said | None:
 
 
 def _dimensions(op: tf.Operation) -> list[int | None]:
-    """Returns for each entry of a strided slice the size of its dimension; None for ellipses and new axes."""
+    """Returns the size of the dimension of each entry of a strided slice; None for ellipses and new axes."""
     shape, new, ellipsis = op.inputs[0].shape, op.get_attr("new_axis_mask"), op.get_attr("ellipsis_mask")
     count = op.inputs[3].shape[0]
     taken = sum(not (new | ellipsis) >> i & 1 for i in range(count))
@@ -159,7 +159,7 @@ _RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (_new_axis, _scatter
 
 
 def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
-    """Returns an error that names the user's line that made `op`, or else the project's function and its caller."""
+    """Returns an error that names the user's line that made `op`. Without one, it names our function and its caller."""
     made_by = _frames(op)
     if not made_by:
         return ConfigurationError(f"the operation `{op.name}`: {what}: {instead}.")
@@ -175,7 +175,7 @@ def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:
 
 
 def _frames(op: tf.Operation) -> list[Any]:
-    """Returns the call stack that made `op`, with the innermost frame last."""
+    """Returns the call stack that made `op`. The innermost frame is last."""
     return [frame for frame in frames(op)[::-1] if not frame.filename.startswith(_BETWEEN)]
 
 

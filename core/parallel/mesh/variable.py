@@ -1,6 +1,6 @@
-"""A variable of a mesh: each device stores a shard, and programs see the whole variable.
+"""A variable of a mesh. Each device stores a shard, and programs see the whole variable.
 
-The class implements `InParts` of `core.checkpoint`: saving, hashing and restoring never gather a variable on one host.
+It implements `InParts` of `core.checkpoint`: saving, hashing and restoring never gather a variable on one host.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ class MeshVariable(dtensor.DVariable):
     """A `tf.Variable` that is sharded along axes of a mesh."""
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        """Returns the rows at `indices`; if rows are sharded, with a one-hot matmul, as DTensor needs."""
+        """Returns the rows at `indices`. If rows are sharded, it uses a one-hot matmul, as DTensor needs."""
         by_rows = self.layout.sharding_specs[0]
         if by_rows == dtensor.UNSHARDED:
             return super().sparse_read(indices, name)
@@ -34,13 +34,13 @@ class MeshVariable(dtensor.DVariable):
         return tf.reshape(tf.matmul(ones, self.read_value()), [*leading, *self.shape[1:]])
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """Assigns a value of the mesh, or a value of the host, which is split into the devices' shards."""
+        """Assigns a value of the mesh. A value of the host is first split into the devices' shards."""
         if tf.executing_eagerly() and not dtensor.is_dtensor(value):
             value = laid(tf.convert_to_tensor(value, self.dtype), self.layout)
         return super().assign(value, *args, **kwargs)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Returns the whole value as an array; if several processes hold shards, all processes must call `numpy`."""
+        """Returns the whole value as an array. If several processes hold shards, all must call `numpy`."""
         if not self.is_here():
             return whole(self.read_value())
         return _put_together(dict(self._held()), tuple((0, size) for size in self.shape), self.dtype)
@@ -54,19 +54,19 @@ class MeshVariable(dtensor.DVariable):
         return set(self._writers().values())
 
     def slices(self) -> dict[Box, tf.Tensor]:
-        """Returns `{box: shard}` for the shards that this process saves: those that no earlier process holds."""
+        """Returns the shards that this process saves, `{box: shard}`: those that no earlier process holds."""
         mesh, held = self.layout.mesh, dict(self._held())
         own = mesh.local_device_ids()[0] // mesh.num_local_devices()
         return {box: held[box] for box, worker in self._writers().items() if worker == own}
 
     def parts(self, most_bytes: int) -> Iterator[npt.NDArray[Any]]:
-        """Yields the value in row-major order, in parts of at most `most_bytes`; all shards must be in this process."""
+        """Yields the value in row-major order, in parts of at most `most_bytes`. This process must hold all shards."""
         held = dict(self._held())
         for box in in_order(tuple(self.shape), max(1, most_bytes // self.dtype.size)):
             yield _put_together(held, box, self.dtype)
 
     def assign_parts(self, read: Callable[[Box], tf.Tensor]) -> None:
-        """Assigns each shard from `read(box)`, one after another, so that the host holds one shard at a time."""
+        """Assigns each shard from `read(box)`. It reads one after another, so the host holds one shard at a time."""
         boxes = boxes_of(self.layout, self.shape)
         found = dict[Box, tf.Tensor]()
         for box, device in zip(boxes, self.layout.mesh.local_devices(), strict=True):
@@ -77,7 +77,7 @@ class MeshVariable(dtensor.DVariable):
         self.assign(dtensor.pack([found[box] for box in boxes], self.layout))
 
     def agrees(self, read: Callable[[Box], tf.Tensor]) -> bool:
-        """Says whether the shard of each device of this process has exactly the bytes of `read(box)`."""
+        """Says whether each shard in this process has exactly the bytes of `read(box)`."""
         held: dict[Box, list[tf.Tensor]] = {}
         for box, value in self._held():
             held.setdefault(box, []).append(value)
@@ -93,7 +93,7 @@ class MeshVariable(dtensor.DVariable):
         return list(zip(boxes_of(self.layout, self.shape), dtensor.unpack(self.read_value()), strict=True))
 
     def _writers(self) -> dict[Box, int]:
-        """Returns `{box: process}` with the first process that holds each shard."""
+        """Returns `{box: process}`: for each shard, the first process that holds it."""
         mesh, found = self.layout.mesh, dict[Box, int]()
         places = (dict(zip(mesh.dim_names, index, strict=True)) for index in np.ndindex(*mesh.shape()))
         for device, box in enumerate(_boxes(self.layout, self.shape, places)):
@@ -101,7 +101,7 @@ class MeshVariable(dtensor.DVariable):
         return found
 
     def _serialize_to_tensors(self) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns this process's slices for `tf.train.Checkpoint`.
+        """Returns this process's slices, for `tf.train.Checkpoint`.
 
         DTensor's own method needs all processes at once: they would wait in a collective for a failed process.
         """
@@ -114,12 +114,12 @@ def layout(mesh: dtensor.Mesh, axes: tuple[str, ...]) -> dtensor.Layout:
 
 
 def boxes_of(lies: dtensor.Layout, shape: tf.TensorShape) -> list[Box]:
-    """Returns, for each device of this process, the box that it holds of a tensor with this layout and shape."""
+    """Returns the box that each device of this process holds of a tensor with this layout and shape."""
     return _boxes(lies, shape, lies.mesh.local_device_locations())
 
 
 def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping[str, int]]) -> list[Box]:
-    """Returns, for each place of the mesh, the box that the device there holds of a tensor with this layout."""
+    """Returns the box that each device in `places` of the mesh holds of a tensor with this layout and shape."""
 
     def bounds(place: Mapping[str, int], axis: str, size: int) -> tuple[int, int]:
         if axis == dtensor.UNSHARDED:
@@ -134,12 +134,12 @@ def _boxes(lies: dtensor.Layout, shape: tf.TensorShape, places: Iterable[Mapping
 
 
 def laid_out(value: Any, mesh: dtensor.Mesh, axes: tuple[str, ...]) -> tf.Tensor:
-    """Returns `value`, a tensor of one device or of the mesh, sharded along `axes`."""
+    """Returns `value` sharded along `axes`. `value` is a tensor of one device or of the mesh."""
     return laid(tf.convert_to_tensor(value), layout(mesh, axes))
 
 
 def laid(value: tf.Tensor, lies: dtensor.Layout) -> tf.Tensor:
-    """Returns `value`, a tensor of one device or of the mesh, in the DTensor layout `lies`."""
+    """Returns `value` in the DTensor layout `lies`. `value` is a tensor of one device or of the mesh."""
     if dtensor.is_dtensor(value):
         return dtensor.relayout(value, lies)
     if tf.executing_eagerly() and not lies.is_fully_replicated():  # each device gets only its shard
@@ -154,7 +154,7 @@ def whole(value: tf.Tensor) -> npt.NDArray[Any]:
 
 
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:
-    """Assembles the box `wanted` from the shards in `held`, copying from each device only the overlap."""
+    """Assembles the box `wanted` from the shards in `held`. It copies only the overlap from each device."""
     together = np.empty([last - first for first, last in wanted], dtype.as_numpy_dtype)
     for box, value in held.items():
         both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""Parameter servers: workers take steps asynchronously, on variables that servers store."""
+"""Parameter servers store the variables. Workers take steps on them asynchronously."""
 
 from core.parallel.parameter_server.backend import ServedBackend
 from core.parallel.parameter_server.strategy import ServedStrategy, parameter_server

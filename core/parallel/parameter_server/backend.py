@@ -23,7 +23,7 @@ _INSTEAD = (
 
 @register(ServedStrategy)
 class ServedBackend(Backend):
-    """The backend of the chief, which has workers run the steps."""
+    """The backend of the chief. Workers run the steps."""
 
     strategy: ServedStrategy
     how = "with parameter servers (`@parameter_server()`)"
@@ -43,18 +43,18 @@ class ServedBackend(Backend):
     def check_task(
         self, task: Task, phases: Sequence[Phase], *, placements: Mapping[str, Placement], one_device: Sequence[str]
     ) -> None:
-        """Raises an error for placements, history, or a `divide_by_staleness` that has no effect on the step size."""
+        """Raises an error for placements, history, and a `divide_by_staleness` that can't change the step size."""
         check_served(self.strategy, task, phases, placements=placements, one_device=one_device)
 
     def check_local_steps(self) -> None:
-        """Raises a `ConfigurationError` for local steps, since workers never wait for each other."""
+        """Raises a `ConfigurationError` for local steps, because workers never wait for each other."""
         raise ConfigurationError(
             "`Trainer.local_steps` is for replicas that synchronize, but the workers of `@parameter_server()` never "
             "wait for each other. Train on replicas (`@multi_worker()`), or leave `Trainer.local_steps` out."
         )
 
     def check_policies(self, skipping: Sequence[str], rolling_back: Sequence[str]) -> None:
-        """Raises an error for every policy for bad steps: workers run steps asynchronously."""
+        """Raises an error for every policy for bad steps, because workers run steps asynchronously."""
         for name in (*skipping, *rolling_back):
             raise ConfigurationError(
                 f"{name} is for steps that all replicas take together, but with `@parameter_server()` each worker "
@@ -71,11 +71,11 @@ class ServedBackend(Backend):
         return ServedChunk(train_step, stacked_spec, progress)
 
     def settle(self, program: ServedProgram) -> None:
-        """Waits until all scheduled steps are done, then lets workers that were asked to stop leave."""
+        """Waits until all scheduled steps are done. Then workers that were asked to stop may leave."""
         program.settle()
 
     def figures(self, program: ServedProgram) -> dict[str, float]:
-        """Returns the mean and largest staleness of gradients since the last call, in updates."""
+        """Returns the mean and largest staleness of gradients since the last call. Its unit is updates."""
         return program.figures()
 
 

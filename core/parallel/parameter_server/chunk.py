@@ -1,4 +1,4 @@
-"""Runs a chunk of steps in asynchronous training: the chief schedules the steps on workers without waiting."""
+"""A chunk of steps in asynchronous training: the chief schedules the steps on workers, and doesn't wait."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from core.task import Batch
 
 
 class ServedChunk:
-    """The functions that workers and chief trace for a chunk of steps, in place of a `tf.function`."""
+    """The functions of a chunk that workers and chief trace. It takes the place of a `tf.function`."""
 
     def __init__(self, train_step: TrainStep, stacked_spec: Mapping[str, tf.TensorSpec], progress: Progress):
         exchange = train_step.exchange
@@ -30,7 +30,7 @@ class ServedChunk:
         self._look = tf.function(self._look_up, input_signature=(), autograph=False)
 
     def get_concrete_function(self) -> "ServedProgram":
-        """Traces the functions of workers and chief; returns the `ServedProgram` to call."""
+        """Traces the functions of workers and chief. Returns the `ServedProgram` to call."""
         look = self._look.get_concrete_function()
         handout = Handout(self._exchange.served, self._take.get_concrete_function(), look)
         return ServedProgram(handout, self._book)
@@ -44,7 +44,7 @@ class ServedChunk:
         )
 
     def _take_steps(self, batches: Batch, first: tf.Tensor) -> None:
-        """Runs, on a worker, one step for each of `batches`, beginning with the step number `first`."""
+        """Runs one step for each of `batches` on a worker. `first` is the number of the first step."""
         exchange, end = self._exchange, first + tf.shape(next(iter(batches.values())), tf.int64)[0]
 
         def attempt(step: tf.Tensor) -> tuple[tf.Tensor]:
@@ -63,16 +63,17 @@ class ServedChunk:
 
 
 class ServedProgram:
-    """`program(stacked, place)`, with `place` = `[first, begin, end]`: the chunk's first step, and the steps to run.
+    """`program(stacked, place)`, where `place` is `[first, begin, end]`.
 
-    Steps that follow one that isn't finite write nothing, as with other strategies.
+    `first` is the chunk's first step. The steps from `begin` up to `end` are run. As with other strategies, steps after
+    one that isn't finite write nothing.
     """
 
     def __init__(self, handout: Handout, book: Book):
         self._handout, self.figures = handout, book.figures
 
     def __call__(self, stacked: Batch, place: tf.Tensor) -> None:
-        """Schedules the steps; if there are none, checks the servers' state, so that TensorFlow sets up early."""
+        """Schedules the steps. Without steps, it checks the servers' state, so that TensorFlow sets up early."""
         first, begin, end = place.numpy().tolist()
         if begin == end:
             self._handout.look()
@@ -83,6 +84,6 @@ class ServedProgram:
         self._handout.hand_out(begin, end, batches_of)
 
     def settle(self) -> None:
-        """Waits until all scheduled steps are done, then lets workers that were asked to stop leave."""
+        """Waits until all scheduled steps are done. Then workers that were asked to stop may leave."""
         self._handout.settle()
         release_workers()

@@ -1,4 +1,4 @@
-"""The exchange of asynchronous training: a worker reads a snapshot of all weights, and writes under one lock."""
+"""The exchange of asynchronous training. A worker reads a snapshot of all weights, and writes under one lock."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _LARGE = 1 << 18  # numbers: copying fewer takes less time than another message
 
 
 class ServedExchange(Exchange):
-    """The exchange between a worker and the servers, used while a worker's step is traced."""
+    """The exchange between a worker and the servers, for the trace of a worker's step."""
 
     def __init__(self, strategy: ServedStrategy, *, reduce_in: tf.DType | None = None):
         super().__init__(strategy, reduce_in=reduce_in)
@@ -39,20 +39,20 @@ class ServedExchange(Exchange):
 
     @contextlib.contextmanager
     def taking_steps(self, variables: Sequence[ServedVariable], book: Book) -> Iterator[None]:
-        """In its `with` block, variables act as the worker's copies, which `refresh` fills; `book` counts updates."""
+        """In its `with` block, variables are the worker's copies. `refresh` fills them; `book` counts updates."""
         self._variables, self._book = variables, book
         with at_worker(copies_of(variables)):
             yield
 
     def begin(self, step: tf.Tensor) -> None:
-        """Prepares the trace of `step`, so that its first `refresh` reads new weights."""
+        """Prepares the trace of `step`: its first `refresh` reads new weights."""
         super().begin(step)
         self._clocks = None
         with tf.device(self.device):  # which gets the step once, and returns the next
             self.step = tf.identity(step)
 
     def refresh(self) -> None:
-        """Reads a consistent snapshot of all weights from the servers, unless the worker's snapshot is current."""
+        """Reads a consistent snapshot of all weights from the servers. A snapshot that is still current is kept."""
         if self._clocks is not None:
             return
         by_server = _by(self._variables, lambda variable: variable.server)
@@ -72,7 +72,7 @@ class ServedExchange(Exchange):
                 variable.assign(value)
 
     def at_variables(self, write: Callable[..., Any], *values: Any, phase: str, parameters: Mapping[str, Any]) -> Any:
-        """Calls `write` on the servers, under the lock; a step that has been counted writes nothing."""
+        """Calls `write` on the servers, under the lock. A step that was counted before writes nothing."""
         assert self._clocks is not None
         gradients, others, healthy = values
         seen, self._clocks = self._clocks[phase], None
@@ -95,9 +95,9 @@ class ServedExchange(Exchange):
         return well, tf.nest.map_structure(lambda own: tf.zeros(own.shape, own.dtype), self._book.sums[phase])
 
     def locked(self, fn: Callable[[], Any], *, after: Sequence[tf.Tensor] = ()) -> Any:
-        """Calls `fn` on the first server under the lock, and returns its result once all its writes are done.
+        """Calls `fn` on the first server under the lock. Returns its result after all its writes.
 
-        The lock is requested only once the tensors `after` have arrived, so no holder of the lock waits for a worker.
+        The lock is requested once the tensors `after` have arrived, so that its holder never waits for a worker.
         """
         traced = tf.function(fn, autograph=False)
 
@@ -120,7 +120,7 @@ class ServedExchange(Exchange):
             return tf.function(alone, autograph=False)()
 
     def _sent(self, nest: Any, servers: Any) -> tuple[Any, list[tf.Tensor]]:
-        """Sends each value of `nest` to its server; returns the sent values, and the messages that carried them."""
+        """Sends each value of `nest` to its server. Returns the sent values, and the messages that carried them."""
         flat, found, all_parcels = tf.nest.flatten(nest), dict[int, tf.Tensor](), list[tf.Tensor]()
         for server, numbers in _by(range(len(flat)), tf.nest.flatten(servers).__getitem__).items():
             values = [flat[i] for i in numbers]
@@ -134,7 +134,7 @@ class ServedExchange(Exchange):
 
 
 def beside_variables(op: tf.Operation) -> str:
-    """Returns the device for `op`: the server of the first variable that it reads, so that slots are never sent."""
+    """Returns the server of the first variable that `op` reads, as the device for `op`. So slots are never sent."""
     return next((x.device for x in op.inputs if "/job:ps" in x.device), op.device)
 
 

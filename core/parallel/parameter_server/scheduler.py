@@ -1,4 +1,4 @@
-"""The step scheduler of asynchronous training: the chief schedules bundles of consecutive steps on workers."""
+"""The step scheduler of asynchronous training. The chief schedules bundles of consecutive steps on workers."""
 
 import contextlib
 import math
@@ -28,7 +28,7 @@ _RESTART = (
 
 
 class _Bundle(NamedTuple):
-    """Consecutive steps that are scheduled together: one worker runs them in order."""
+    """Consecutive steps that are scheduled together. One worker runs them in order."""
 
     batches: Batch
     steps: int
@@ -37,7 +37,7 @@ class _Bundle(NamedTuple):
 
 
 class Handout:
-    """Schedules bundles of steps on workers, each as a call of `take(batches, first)`.
+    """Schedules bundles of steps on workers. Each bundle is a call of `take(batches, first)`.
 
     `take` ends once its steps are done, or once the servers accept no more writes. `look()` returns the step whose
     write was interrupted.
@@ -51,7 +51,7 @@ class Handout:
         self._looked = self._moved = time.monotonic()  # `_moved`: when a bundle last came back, or the first went out
 
     def hand_out(self, begin: int, end: int, batches_of: Callable[[int, int], Batch]) -> None:
-        """Schedules the steps from `begin` up to `end`; a bundle waits while too many bundles are unfinished."""
+        """Schedules the steps from `begin` up to `end`. If too many bundles are unfinished, a bundle waits."""
         while begin < end:
             while not self._has_room(begin):
                 self._wait()
@@ -113,7 +113,7 @@ class Handout:
         threading.Thread(target=self._await, args=(handle, first), daemon=True, name=f"steps from {first}").start()
 
     def _begin(self) -> None:
-        """Sets the start time of the oldest bundles, one for each worker, which workers are running now."""
+        """Sets the start time of the oldest bundles, one per worker. Workers are running these now."""
         for first, bundle in list(self._out.items())[: self._strategy.workers]:
             if bundle.begun == math.inf:
                 self._out[first] = bundle._replace(begun=time.monotonic())

@@ -1,6 +1,6 @@
 """The servers' state: which steps are done, the staleness of gradients, whether a write was interrupted.
 
-All state is stored on the first server, and accessed under one lock.
+All of it is stored on the first server, and is accessed under one lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +40,10 @@ class Book:
         healthy: tf.Tensor,
         write: Callable[[tf.Tensor, tf.Tensor], Any],
     ) -> tf.Tensor:
-        """Lets a worker write an update, whole or not at all; returns whether the step may continue.
+        """Lets a worker write an update, whole or not at all. Returns whether the step may continue.
 
-        `seen` is the number of updates that the weights of the worker contain. The state decides whether to apply the
-        update. It calls `write(apply, age)`, which returns whether all values are finite, and the metrics.
+        `seen` is the number of updates in the worker's weights. The state decides whether to apply the update, and
+        calls `write(apply, age)`. `write` returns whether all values are finite, and the metrics.
         """
         slot, age = step % WINDOW, self.clocks[phase].read_value() - seen
         new = self.done[phase].sparse_read(slot) < step
@@ -66,11 +66,11 @@ class Book:
             return tf.where(new, applied, well)
 
     def over(self) -> tf.Tensor:
-        """Says whether writing has ended, because a step wasn't finite, or a write was interrupted."""
+        """Says whether writing has ended: because a step wasn't finite, or because a write was interrupted."""
         return (self.bad_step.read_value() != NOBODY) | (self.pushing.read_value() != NOBODY)
 
     def figures(self) -> dict[str, float]:
-        """Returns `{"staleness": mean, "staleness_max": largest}` of gradients since the last call, and resets both."""
+        """Returns `{"staleness": mean, "staleness_max": largest}` since the last call, and resets both."""
         ages = {name: int(variable) for name, variable in self.ages.items()}
         for variable in self.ages.values():
             variable.assign(0)

@@ -1,7 +1,7 @@
-"""The strategy of asynchronous training, in place of TensorFlow's: workers run the steps of one logical replica.
+"""The strategy of asynchronous training, in place of TensorFlow's.
 
-Each variable is stored whole on one parameter server. The chief schedules steps; one worker runs each step, on the
-whole global batch.
+It is one logical replica. Each variable is stored whole on one parameter server. The chief schedules steps. One worker
+runs each step, on the whole global batch.
 """
 
 import signal
@@ -47,7 +47,7 @@ class ServedStrategy:
 
     @property
     def extended(self) -> "ServedStrategy":
-        """Returns `self`, which also has the attributes of a TensorFlow strategy's `extended`."""
+        """Returns `self`, which has the attributes of a TensorFlow strategy's `extended` too."""
         return self
 
     @property
@@ -61,7 +61,7 @@ class ServedStrategy:
 
     @contextmanager
     def scope(self, server: str | None = None) -> Iterator[None]:
-        """In its `with` block, variables are made on `server`, by default the one that stores the fewest bytes."""
+        """In its `with` block, variables are made on `server`. The default is the server with the fewest bytes."""
 
         def create(following: Any, **kwargs: Any) -> tf.Variable:
             value = kwargs["initial_value"]
@@ -83,7 +83,7 @@ class ServedStrategy:
         return (value,)
 
     def experimental_distribute_values_from_function(self, value_of: Callable[[Any], Any]) -> Any:
-        """Returns the result of `value_of` for the one replica."""
+        """Calls `value_of` for the one replica, and returns its result."""
         return value_of(tf.distribute.get_replica_context())
 
 
@@ -97,10 +97,10 @@ def parameter_server(
 ) -> ServedStrategy:
     """Trains asynchronously with parameter servers (as ParameterServerStrategy does): workers take steps independently.
 
-    A gradient's staleness is the number of updates since its weights were read. With a staleness above
-    `max_staleness`, a gradient is rejected and its step repeated; `divide_by_staleness` divides the learning rate by
-    the staleness. A step that isn't done within `overdue` seconds is also given to another worker. All workers and
-    servers must answer within `meeting_deadline` seconds.
+    A gradient's staleness is the number of updates since its weights were read. If it exceeds `max_staleness`, the
+    gradient is rejected and its step repeated. `divide_by_staleness` divides the learning rate by the staleness. A step
+    that takes more than `overdue` seconds is also given to another worker. All workers and servers must answer within
+    `meeting_deadline` seconds.
     """
     if not (max_staleness is None or is_size(max_staleness) or (max_staleness == 0 and max_staleness is not False)):
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""A variable on a parameter server; a worker's step reads a local copy.
+"""A variable on a parameter server. A worker's step reads a local copy.
 
-In `at_worker`, a variable acts as the worker's local copy in reads, lookups and gradients. The traced step makes the
-copy, a resource with a name, on the worker that runs the step. So a restarted worker needs no set-up.
+In `at_worker`, reads, lookups and gradients of a variable use the worker's copy. The copy is a resource with a name,
+which the traced step makes on the worker that runs the step. So a restarted worker needs no set-up.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ class ServedVariable(ResourceVariable):
             super().__init__(value, name=name, trainable=trainable)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
-        """Reads the value on the variable's device, so that later operations run there too."""
+        """Reads the value on the variable's device. Later operations then run there too."""
         with tf.device(self.device):
             return super()._read_variable_op(no_copy)
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        """Returns the value on the chief's host for `tf.train.Checkpoint`; otherwise the server would write files."""
+        """Returns the value on the chief's host, for `tf.train.Checkpoint`. Otherwise the server would write files."""
         with tf.device("/job:chief/CPU:0"):
             return {"VARIABLE_VALUE": tf.identity(self.read_value())}
 
     def beside(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a scope in which new variables are made on this variable's server, as kernels need."""
+        """Returns a scope that makes variables on this variable's server, as kernels need."""
         return on_server(self.server)
 
     @property
     def handle(self) -> tf.Tensor:
-        """Returns the handle of the variable, or in `at_worker` the handle of the worker's copy."""
+        """Returns the variable's handle. In `at_worker`, it is the handle of the worker's copy."""
         copies = _copies.get()
         if copies is None:
             return self._handle
@@ -54,7 +54,7 @@ class ServedVariable(ResourceVariable):
 
     @property
     def device(self) -> str:
-        """Returns the variable's server; in `at_worker` "", since the copy is on whichever worker runs the step."""
+        """Returns the variable's server. In `at_worker` it is "", because any worker may run the step."""
         return self.server if _copies.get() is None else ""
 
 
@@ -80,7 +80,7 @@ _copies: contextvars.ContextVar[Mapping[int, tf.Tensor] | None] = contextvars.Co
 
 
 def copies_of(variables: Iterable[ServedVariable]) -> dict[int, tf.Tensor]:
-    """Makes, in a traced function, handles of a worker's copies: `{id(variable): handle}`."""
+    """Makes handles of a worker's copies in a traced function: `{id(variable): handle}`."""
     trace = uuid.uuid4().hex  # a worker may have served another chief before
     return {
         id(variable): tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=f"{trace}_{i}")
@@ -90,7 +90,7 @@ def copies_of(variables: Iterable[ServedVariable]) -> dict[int, tf.Tensor]:
 
 @contextlib.contextmanager
 def at_worker(copies: Mapping[int, tf.Tensor] | None) -> Iterator[None]:
-    """In its `with` block, variables act as the worker's `copies`; with None, as the servers' variables again."""
+    """In its `with` block, variables are the worker's `copies`. None makes them the servers' variables again."""
     token = _copies.set(copies)
     try:
         yield
