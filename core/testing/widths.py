@@ -18,7 +18,7 @@
 ...     def loss(self, batch, rng):
 ...         x = tf.nn.relu(self.hidden(tf.nn.relu(self.first(batch["x"]))))
 ...         return Loss(tf.square(self.last(self.scale * x)[:, 0] - batch["y"]))
->>> assert_mup(Deep, {"x": Rng.from_seed(1).normal([16, 4]), "y": tf.zeros([16])}, widths=(64, 128, 256))
+>>> _ = assert_mup(Deep, {"x": Rng.from_seed(1).normal([16, 4]), "y": tf.zeros([16])}, widths=(64, 128, 256))
 """
 
 from collections.abc import Callable, Mapping, Sequence

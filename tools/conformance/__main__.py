@@ -35,7 +35,7 @@ An optimizer is a pure `Transform`, chained with others: `chain(clip_by_global_n
 its inputs besides gradients. Masks and groups use shell wildcards on a parameter's path or its end: `b` is every
 parameter named `b`, `encoder/*` everything below an `encoder`. In gin files, write `@schedules.constant()`, because
 `constant` is also a name of gin itself. `slots="bfloat16"` or `"int8"` makes an optimizer's
-[state smaller](fit-into-memory.md#smaller-optimizer-state).
+[state smaller](fit-into-memory.md#smaller-optimizer-state); the peers keep float32.
 
 A gin file binds arguments by the name of the optimizer, and takes optimizers and learning-rate schedules as
 references:
