@@ -5,6 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_not_negative
+from core.choice import one_of
 from core.optimizers.rates import as_dtype, newest_share, times, updates_after, weight_seen
 from core.optimizers.transform import Rate, State, Tensors
 
@@ -19,12 +20,18 @@ def moved(average: tf.Tensor, value: tf.Tensor, share: Rate) -> tf.Tensor:
     return average + share * (value - average)
 
 
-def averages(old: Tensors, new: Tensors, beta: float) -> dict[str, tf.Tensor]:
+def averages(old: Tensors, new: Tensors, beta: Rate) -> dict[str, tf.Tensor]:
     """Returns `{path: beta * old[path] + (1 - beta) * new[path]}`."""
-    if beta < 0.5:
+    if not isinstance(beta, tf.Tensor) and beta < 0.5:
         return {path: moved(x, old[path], beta) for path, x in new.items()}
     # With 1 - β alone: in float32, 1 - 0.99999 is off by 1e-3 of itself, and would shorten the average by that.
-    return {path: moved(old[path], x, 1.0 - beta) for path, x in new.items()}
+    return {path: moved(old[path], x, as_dtype(1.0 - beta, x)) for path, x in new.items()}
+
+
+def changes(new: Tensors, old: Tensors, step: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns `{path: new[path] - old[path]}`; zeros in the first update, which has no old values."""
+    first = tf.equal(step, 0)
+    return {path: one_of(first, tf.zeros_like(x), x - old[path]) for path, x in new.items()}
 
 
 def squares(tensors: Tensors) -> dict[str, tf.Tensor]:
@@ -60,7 +67,7 @@ def scale_by_adam(
 
 
 def look_ahead(
-    means: Tensors, gradients: Tensors, step: tf.Tensor, beta: float, factor: Rate | None = None
+    means: Tensors, gradients: Tensors, step: tf.Tensor, beta: Rate, factor: Rate | None = None
 ) -> dict[str, tf.Tensor]:
     """Returns `factor` times Nadam's weighted sum of `means` and `gradients`, by path, with bias corrections."""
     t = updates_after(step)

@@ -1,4 +1,4 @@
-"""Muon."""
+"""Muon and NorMuon."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,40 +6,29 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_rate, check_size
+from core.arguments import check_choice, check_fraction, check_positive, check_rate, check_size
 from core.optimizers.adam import adamw
 from core.optimizers.chain import chain
 from core.optimizers.decay import Decay
 from core.optimizers.groups import partition
 from core.optimizers.moments import averages, look_ahead, zeros
+from core.optimizers.orthogonalise import NEWTON_SCHULZ, POLAR_EXPRESS, coefficients, orthogonalise_all
 from core.optimizers.paths import matching
+from core.optimizers.rates import rate_at
 from core.optimizers.rule import rule, scale_by_rate
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
-
-_QUINTIC = (3.4445, -4.7750, 2.0315)  # a X + b (XXᵀ)X + c (XXᵀ)²X has the steepest rise at zero
-
-
-def orthogonalise(x: tf.Tensor, steps: int, epsilon: float) -> tf.Tensor:
-    """Returns about U Vᵀ for x = U S Vᵀ: each of `steps` Newton-Schulz steps moves the singular values towards one."""
-    rows, columns = x.shape
-    if rows > columns:  # the smaller of the two squares is cheaper
-        return tf.transpose(orthogonalise(tf.transpose(x), steps, epsilon))
-    a, b, c = _QUINTIC
-    x /= tf.maximum(tf.reduce_max(tf.abs(x)), 1.0)  # the squares of large values would overflow in the norm
-    x /= tf.norm(x) + epsilon
-    for _ in range(steps):
-        square = tf.matmul(x, x, transpose_b=True)
-        x = a * x + tf.matmul(b * square + c * tf.matmul(square, square), x)
-    return x
 
 
 @gin.configurable
 def muon(
     learning_rate: float | Schedule,
     *,
-    momentum: float = 0.95,
+    momentum: float | Schedule = 0.95,
     nesterov: bool = True,
+    polynomials: str = NEWTON_SCHULZ,
     newton_schulz_steps: int = 5,
+    neuron_beta: float | None = None,
+    kernels: bool = False,
     weight_decay: float | Schedule = 0.0,
     epsilon: float = 1e-8,
     other: Transform | None = None,
@@ -48,34 +37,66 @@ def muon(
 ) -> Transform:
     """Follows Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Decay reads parameters.
 
-    Muon trains the matrices (parameters of rank 2). `other` trains parameters of another rank, and matrices that match
-    a pattern of `other_for`, such as embeddings and the last layer. `other` is AdamW at the same rate by default,
-    with the same `slots`; another `other` has its own.
+    Muon trains the matrices (parameters of rank 2). With `kernels`, it also trains parameters of higher rank, such as
+    convolution kernels [height, width, in, out], as matrices [height · width · in, out]. `other` trains the rest, and
+    parameters that match a pattern of `other_for`, such as embeddings and the last layer. `other` is AdamW at the same
+    rate by default, with the same `slots`; another `other` has its own.
 
     As in Optax, the Nesterov direction uses Nadam's bias corrections. Jordan's code and PyTorch use none, so the first
-    updates differ. The update of a matrix [in, out] is scaled by √max(1, out/in).
+    updates differ. The update of a matrix [in, out] is scaled by √max(1, out/in). `polynomials` is "newton_schulz" or
+    "polar_express" (Amsel et al. 2025), each of `newton_schulz_steps` steps.
+
+    `neuron_beta`, such as 0.95, follows Li et al. (2025), "NorMuon": the orthogonal direction o of each output is
+    divided by √v + ε, where v is a moving average of the mean of o² over inputs. The matrix keeps its norm.
     """
     check_rate(weight_decay=weight_decay)
-    check_fraction(momentum=momentum)
+    if not callable(momentum):
+        check_fraction(momentum=momentum)
+    if neuron_beta is not None:
+        check_fraction(neuron_beta=neuron_beta)
     check_positive(epsilon=epsilon)
     check_size(newton_schulz_steps=newton_schulz_steps)
-
-    decay = Decay(weight_decay)
+    check_choice("polynomials", polynomials, (NEWTON_SCHULZ, POLAR_EXPRESS))
+    decay, steps = Decay(weight_decay), coefficients(polynomials, newton_schulz_steps)
 
     def label(params: Mapping[str, Any]) -> dict[str, str]:
         left = matching(other_for, params, argument="other_for")
-        return {path: "matrix" if len(p.shape) == 2 and path not in left else "other" for path, p in params.items()}
+
+        def is_matrix(path: str) -> bool:
+            rank = len(params[path].shape)
+            return path not in left and (rank == 2 or (kernels and rank > 2))
+
+        return {path: "matrix" if is_matrix(path) else "other" for path in params}
+
+    def init(params: Tensors) -> State:
+        momenta = zeros("momentum")(params)
+        if neuron_beta is None:
+            return momenta
+        return {**momenta, "v": {path: tf.zeros(p.shape[-1:], p.dtype) for path, p in params.items()}}
 
     def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
-        m = averages(state["momentum"], gradients, momentum)
+        beta = rate_at(momentum, step)
+        new: dict[str, dict[str, tf.Tensor]] = {"momentum": averages(state["momentum"], gradients, beta)}
         # The corrections of Nadam, as in Optax. Only their ratio matters: the norm is divided out.
-        directions = look_ahead(m, gradients, step, momentum) if nesterov else dict(m)
+        ahead = look_ahead(new["momentum"], gradients, step, beta) if nesterov else new["momentum"]
+        matrices = {path: x if len(x.shape) == 2 else tf.reshape(x, [-1, x.shape[-1]]) for path, x in ahead.items()}
+        directions = orthogonalise_all(matrices, steps, epsilon)
+        if neuron_beta is not None:
+            means = {path: tf.reduce_mean(tf.square(o), 0) for path, o in directions.items()}
+            new["v"] = averages(state["v"], means, neuron_beta)
+            directions = {path: normalised(o, new["v"][path], epsilon) for path, o in directions.items()}
         for path, g in gradients.items():
-            rows, columns = g.shape
+            rows, columns = directions[path].shape
             # A singular value of one then moves an output by as much as its input, for every shape.
-            gain = max(1.0, columns / rows) ** 0.5
-            directions[path] = gain * orthogonalise(directions[path], newton_schulz_steps, epsilon)
-        return scale_by_rate(decay.add(directions, params, step), rate), {"momentum": m}
+            gained = max(1.0, columns / rows) ** 0.5 * directions[path]
+            directions[path] = gained if len(g.shape) == 2 else tf.reshape(gained, g.shape)
+        return scale_by_rate(decay.add(directions, params, step), rate), new
 
-    matrices = rule("muon", zeros("momentum"), scale, learning_rate, decay=decay, slots=slots)
+    matrices = rule("muon", init, scale, learning_rate, decay=decay, slots=slots, squares=("v",))
     return partition("muon", label, {"matrix": matrices, "other": chain(other or adamw(learning_rate, slots=slots))})
+
+
+def normalised(o: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Divides each column of `o` [in, out] by √v + ε, v [out], and gives the result the norm of `o`."""
+    even = o / (tf.sqrt(v) + epsilon)
+    return even * (tf.norm(o) / (tf.norm(even) + epsilon))

@@ -40,7 +40,7 @@ def is_narrow(slot: tf.Tensor | tf.Variable) -> bool:
 
 
 def narrow_slots(transform: Transform, dtype: str, *, squares: Collection[str] = ()) -> Transform:
-    """Returns `transform` with slots of `dtype`; all its slots have the shapes of parameters and start at zero.
+    """Returns `transform` with slots of `dtype`; each slot belongs to one parameter and starts at zero.
 
     Slots named in `squares` are averages of squares. The rule must treat each parameter separately. The rounding
     depends on the step, the slot and the parameter's path, so replicas round alike.
@@ -55,13 +55,14 @@ def narrow_slots(transform: Transform, dtype: str, *, squares: Collection[str] =
         state: Changing = {}
         for path, p in params.items():  # one by one: all float32 slots together may not fit into memory
             for slot, own in transform.init({path: p}).items():
-                if p.dtype != tf.float32 or math.prod(p.shape) < MIN_SIZE:
+                shape = own[path].shape
+                if p.dtype != tf.float32 or math.prod(shape) < MIN_SIZE:
                     state.setdefault(slot, {}).update(own)
                 elif dtype == BFLOAT16:
-                    state.setdefault(slot, {})[path] = tf.zeros(p.shape, tf.bfloat16)
+                    state.setdefault(slot, {})[path] = tf.zeros(shape, tf.bfloat16)
                 else:
-                    state.setdefault(slot, {})[path] = tf.zeros(p.shape, codes(slot))
-                    state.setdefault(slot + SCALE, {})[path] = tf.zeros(scales_shape(p.shape))
+                    state.setdefault(slot, {})[path] = tf.zeros(shape, codes(slot))
+                    state.setdefault(slot + SCALE, {})[path] = tf.zeros(scales_shape(shape))
         return state
 
     def narrow(state: State, before: State, step: tf.Tensor) -> State:

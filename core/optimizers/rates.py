@@ -22,13 +22,15 @@ def updates_after(step: tf.Tensor) -> tf.Tensor:
     return tf.cast(step + 1, tf.float32)
 
 
-def weight_seen(beta: float, t: tf.Tensor) -> tf.Tensor:
+def weight_seen(beta: Rate, t: tf.Tensor) -> tf.Tensor:
     """Returns 1 - β^t, by which the bias correction divides a moving average of t values that starts at zero."""
+    if isinstance(beta, tf.Tensor):
+        return -tf.math.expm1(t * tf.cast(tf.math.log(beta), t.dtype))
     # As a float32 difference it would be off by 7e-4 of itself for β = 0.99999, whose rounding is 1e-3 of 1 - β.
     return -tf.math.expm1(t * math.log(beta)) if beta else tf.ones([])
 
 
-def newest_share(t: tf.Tensor, beta: float) -> tf.Tensor:
+def newest_share(t: tf.Tensor, beta: Rate) -> tf.Tensor:
     """Returns the share of the newest of t values in a debiased moving average."""
     return (1.0 - beta) / weight_seen(beta, t)
 
