@@ -96,9 +96,21 @@ WITHOUT_KERNEL: dict[str, Transform] = {
     "lars": optimizers.lars(1e-2),
     "lion": optimizers.lion(1e-4),
     "muon": optimizers.muon(1e-2),
+    "muon, NorMuon": optimizers.muon(1e-2, neuron_beta=0.95),
+    "adan": optimizers.adan(1e-3),
+    "adabelief": optimizers.adabelief(1e-3),
+    "ademamix": optimizers.ademamix(1e-3),
+    "mars, before adamw": optimizers.chain(optimizers.mars(), optimizers.adamw(1e-3)),
+    "cautious, of adamw": optimizers.cautious(optimizers.adamw(1e-3)),
     "schedule_free_adamw": optimizers.schedule_free_adamw(1e-3),
     "lookahead, of adam": optimizers.lookahead(optimizers.adam(1e-3)),
     "sam, of adam": optimizers.sam(optimizers.adam(1e-3)),
+}
+# XLA takes minutes over the decompositions of matrices of this size.
+UNCOMPILED: dict[str, Transform] = {
+    "shampoo, roots every 20 updates": optimizers.shampoo(1e-2, root_every=20),
+    "soap, bases every 10 updates": optimizers.soap(1e-3),
+    "psgd_kron, factors in 3 % of the updates": optimizers.psgd_kron(1e-3, factor_share=0.03),
 }
 NARROW: dict[str, Callable[[str], Transform]] = {
     "adam": lambda slots: optimizers.adam(1e-3, slots=slots),
@@ -164,10 +176,10 @@ def rows(wanted: set[str], pairs: int) -> Iterator[tuple[str, ...]]:
         against = "float32 slots, both under XLA" if compiled else "float32 slots"
         milliseconds = f"{1e3 * np.median(seconds[slots]):.1f}"
         yield f"{name}, {slots} slots", against, milliseconds, f"{median:.2f}", f"{low:.2f} to {high:.2f}"
-    if not wanted or "shampoo" in wanted:
-        # Uncompiled only: XLA takes minutes over the eigenvectors of matrices of this size.
-        seconds = interleaved({"ours": ours(optimizers.shampoo(1e-2, root_every=20), gradients)}, pairs=5)
-        yield "shampoo, roots every 20 updates", "", f"{1e3 * np.median(seconds['ours']):.1f}", "", ""
+    for name, transform in UNCOMPILED.items():
+        if not wanted or name.split(",")[0] in wanted:
+            seconds = interleaved({"ours": ours(transform, gradients)}, pairs=5)
+            yield name, "", f"{1e3 * np.median(seconds['ours']):.1f}", "", ""
 
 
 def main() -> None:

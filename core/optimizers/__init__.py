@@ -1,10 +1,14 @@
 """Optimizers: update rules and schedules, `chain`, and `Optimizer`, which holds the variables of a rule."""
 
+from core.optimizers.adabelief import adabelief
 from core.optimizers.adafactor import adafactor
 from core.optimizers.adagrad import adadelta, adagrad, rmsprop
 from core.optimizers.adam import adam, adamw
 from core.optimizers.adam_variants import adamax, amsgrad, nadam, radam
+from core.optimizers.adan import adan
+from core.optimizers.ademamix import ademamix
 from core.optimizers.averaging import ema, polyak
+from core.optimizers.cautious import cautious, cautious_decay
 from core.optimizers.chain import chain
 from core.optimizers.clipping import adaptive_clip, clip_by_global_norm, clip_by_norm, clip_by_value
 from core.optimizers.d_adaptation import dadapt_adamw
@@ -18,6 +22,7 @@ from core.optimizers.lbfgs import lbfgs
 from core.optimizers.lion import lion
 from core.optimizers.lookahead import lookahead, sam
 from core.optimizers.mechanic import mechanic
+from core.optimizers.mars import mars
 from core.optimizers.muon import muon
 from core.optimizers.mup import mup
 from core.optimizers.optimistic import optimistic
@@ -25,12 +30,14 @@ from core.optimizers.optimizer import Optimizer
 from core.optimizers.plateau import reduce_on_plateau
 from core.optimizers.prodigy import prodigy
 from core.optimizers.rprop import rprop
+from core.optimizers.psgd_kron import psgd_kron
 from core.optimizers.schedule_free import schedule_free_adamw
 from core.optimizers.schedules import (
     constant,
     cosine,
     cosine_restarts,
     exponential,
+    half_life,
     inverse_square_root,
     join,
     linear,
@@ -42,21 +49,27 @@ from core.optimizers.schedules import (
 )
 from core.optimizers.sgd import sgd
 from core.optimizers.shampoo import shampoo
+from core.optimizers.soap import soap
 from core.optimizers.transform import Schedule, Transform, named, observer, stateful, stateless
 
 __all__ = [
     "Optimizer",
     "Schedule",
     "Transform",
+    "adabelief",
     "adadelta",
     "adafactor",
     "adagrad",
     "adam",
     "adamax",
     "adamw",
+    "adan",
     "adaptive_clip",
+    "ademamix",
     "amsgrad",
     "apply_if_finite",
+    "cautious",
+    "cautious_decay",
     "centralise",
     "chain",
     "clip_by_global_norm",
@@ -72,6 +85,7 @@ __all__ = [
     "frozen",
     "gradient_noise",
     "groups",
+    "half_life",
     "inverse_square_root",
     "join",
     "lamb",
@@ -82,6 +96,7 @@ __all__ = [
     "lion",
     "lookahead",
     "mechanic",
+    "mars",
     "muon",
     "mup",
     "nadam",
@@ -93,6 +108,7 @@ __all__ = [
     "polyak",
     "polynomial",
     "prodigy",
+    "psgd_kron",
     "radam",
     "reduce_on_plateau",
     "rmsprop",
@@ -101,6 +117,7 @@ __all__ = [
     "schedule_free_adamw",
     "sgd",
     "shampoo",
+    "soap",
     "stateful",
     "stateless",
     "warmup_cosine",

@@ -225,6 +225,23 @@ def warmup_stable_decay(
 
 
 @gin.configurable
+def half_life(initial_beta: float, final_beta: float, *, steps: int) -> Schedule:
+    """Follows Pagliardini et al. (2024): a β whose half-life log ½ / log β changes linearly over `steps` updates.
+
+    For the decay of an average, such as `ademamix.beta_3`. In float64: in float32, 1 - β loses digits.
+    """
+    check_fraction(initial_beta=initial_beta, final_beta=final_beta)
+    check_size(steps=steps)
+    first, last = (math.log(0.5) / math.log(beta) if beta else 0.0 for beta in (initial_beta, final_beta))
+
+    def schedule(step: tf.Tensor) -> tf.Tensor:
+        share = tf.cast(_progress(step, steps), tf.float64)
+        return tf.exp(math.log(0.5) / _between(first, last, share))
+
+    return schedule
+
+
+@gin.configurable
 def join(schedules: Sequence[Schedule], *, boundaries: Sequence[int]) -> Schedule:
     """Chains schedules, e.g. `join([linear(...), cosine(...)], boundaries=[100])`; each counts from its boundary."""
     _check_boundaries(boundaries, "schedules", len(schedules))

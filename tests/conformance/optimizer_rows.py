@@ -5,6 +5,7 @@ import functools
 import optax
 
 from core import optimizers as ours
+from core.optimizers.orthogonalise import coefficients
 
 from .narrow_rows import NARROW
 from .optimizer_battery import Row
@@ -21,7 +22,16 @@ from .optimizer_peers import (
     optax_schedule_free,
     scaled,
 )
-from .schedule_rows import SCHEDULES
+from .paper_peers import (
+    numpy_kron,
+    numpy_soap,
+    paper_adan,
+    paper_cautious,
+    paper_cautious_decay,
+    paper_mars,
+    paper_muon,
+)
+from .schedule_rows import SCHEDULES, half_life_peer
 from .transform_rows import TRANSFORMS
 
 ADAM = "Kingma and Ba (2015)"
@@ -109,6 +119,23 @@ OPTIMIZERS = (
     Row("muon", lambda: ours.muon(0.01, weight_decay=0.1, other=ours.adamw(0.003)), optax_muon, "Optax",
         "Jordan et al. (2024)", "gradients, step, parameters",
         reason="Nesterov's mix with Nadam's corrections, as in Optax; Jordan's code and PyTorch mix without."),
+    Row("muon", lambda: ours.muon(0.01, polynomials="polar_express", kernels=True, other=ours.adamw(0.003)),
+        lambda: in_float64(lambda: paper_muon(0.01, coefficients("polar_express", 5), lambda count: 0.95, None, True,
+                                              optax.adamw(0.003, weight_decay=0.01))),
+        "the paper, float64", "Amsel et al. (2025)", "gradients, step", case="Polar Express, kernels"),
+    Row("muon", lambda: ours.muon(0.01, neuron_beta=0.9, momentum=ours.linear(0.8, 0.95, steps=20),
+                                  other=ours.adamw(0.003)),
+        lambda: in_float64(lambda: paper_muon(0.01, coefficients("newton_schulz", 5),
+                                              optax.linear_schedule(0.8, 0.95, 20), 0.9, False,
+                                              optax.adamw(0.003, weight_decay=0.01))),
+        "the paper, float64", "Li et al. (2025)", "gradients, step", case="NorMuon",
+        reason="A matrix keeps the norm that Muon gives it, as in the authors' code."),
+    Row("soap", lambda: ours.soap(0.02, basis_every=3, max_size=5),
+        lambda: numpy_soap(0.02, 0.95, 1e-8, 3, 5, 0.01), "NumPy, float64", "Vyas et al. (2024)",
+        "gradients, step, parameters", reason="The first update only measures, as in the authors' code."),
+    Row("psgd_kron", lambda: ours.psgd_kron(0.02, factor_share=0.7, max_size=5),
+        lambda: numpy_kron(0.02, 0.9, 0.7, 5, 50), "NumPy, float64, on the same draws", "Li (2022)",
+        "gradients, step"),
     Row("shampoo", lambda: ours.shampoo(0.05, root_every=3, epsilon=1.0), lambda: numpy_shampoo(0.05, 0.9, 1.0, 3),
         "NumPy, float64", "Gupta et al. (2018)", "gradients, step"),
     Row(
@@ -128,6 +155,33 @@ OPTIMIZERS = (
         lambda: in_float64(optax_schedule_free), "Optax, float64", "Defazio et al. (2024)",
         "gradients, step, parameters", steps=14,
         reason="An update's rate is also its weight in the average; Optax takes the next update's."),
+    Row("adan", lambda: ours.adan(0.01, weight_decay=0.1), lambda: in_float64(
+            lambda: paper_adan(0.01, 0.98, 0.92, 0.99, 1e-8, 0.1)), "the paper, float64", "Xie et al. (2022)",
+        "gradients, step, parameters",
+        reason="AdamW's decay. Optax has 1 - β2 where the paper and its code have β2."),
+    Row("adabelief", lambda: ours.adabelief(0.01, weight_decay=0.1, no_decay=["b"]),
+        lambda: in_float64(lambda: optax.chain(optax.scale_by_belief(), optax.add_decayed_weights(0.1, mask("net/0/b")),
+                                               optax.scale_by_learning_rate(0.01))),
+        "Optax, float64", "Zhuang et al. (2020)", "gradients, step, parameters"),
+    Row("ademamix", lambda: ours.ademamix(0.01, weight_decay=0.1, no_decay=["b"]),
+        lambda: in_float64(lambda: optax.contrib.ademamix(0.01, weight_decay=0.1, mask=mask("net/0/b"))),
+        "Optax, float64", "Pagliardini et al. (2024)", "gradients, step, parameters"),
+    Row("ademamix",
+        lambda: ours.ademamix(0.01, alpha=ours.linear(0.0, 5.0, steps=20), beta_3=ours.half_life(0.9, 0.99, steps=20)),
+        lambda: in_float64(lambda: optax.contrib.ademamix(
+            0.01, alpha=optax.linear_schedule(0.0, 5.0, 20), b3=half_life_peer(0.9, 0.99, 20))),
+        "Optax, float64", "Pagliardini et al. (2024)", "gradients, step", case="warmed up"),
+    Row("mars", lambda: ours.chain(ours.mars(), ours.adamw(0.01, beta_1=0.95, beta_2=0.99)),
+        lambda: in_float64(lambda: paper_mars(0.025, 0.95, optax.adamw(0.01, 0.95, 0.99, weight_decay=0.01))),
+        "the paper, float64", "Yuan et al. (2024)", "gradients, step",
+        reason="The approximate form; without a correction in the first update, as in the paper."),
+    Row("cautious", lambda: ours.cautious(ours.adam(0.01)),
+        lambda: in_float64(lambda: paper_cautious(optax.adam(0.01))),
+        "the authors' code, float64", "Liang et al. (2024)", "gradients, step"),
+    Row("cautious_decay",
+        lambda: ours.cautious_decay(ours.adam(ours.linear(0.02, 0.0, steps=40)), weight_decay=0.1, no_decay=["b"]),
+        lambda: in_float64(lambda: paper_cautious_decay(RATE(), 0.1, mask("net/0/b"), optax.adam(RATE()))),
+        "the paper, float64", "Chen et al. (2025)", "gradients, step, parameters"),
     Row("lookahead", lambda: ours.lookahead(ours.adam(0.01)), lambda: in_float64(optax_lookahead), "Optax, float64",
         "Zhang et al. (2019)", "gradients, step, parameters", steps=14),
     Row("sam", lambda: ours.sam(ours.adam(ours.linear(0.02, 0.0, steps=20))), lambda: in_float64(optax_sam),

@@ -1,5 +1,8 @@
 """The table of schedules: one row each, with the peer it is checked against."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 import optax
 
@@ -7,6 +10,18 @@ from core import optimizers as ours
 
 from .optimizer_battery import ScheduleRow
 from .optimizer_peers import sgdr
+
+
+def half_life_peer(first: float, last: float, steps: int) -> Callable[[Any], Any]:
+    """Returns the paper's β3 of update `count`."""
+    a, b = jnp.log(first), jnp.log(last)
+
+    def at(count: Any) -> Any:
+        share = jnp.minimum(count / steps, 1.0)
+        return jnp.exp(a * b / ((1 - share) * b + share * a))
+
+    return at
+
 
 SGDR = "Loshchilov and Hutter (2017)"
 SCHEDULES = (
@@ -32,6 +47,8 @@ SCHEDULES = (
     ScheduleRow("inverse_square_root", lambda: ours.inverse_square_root(0.1, warmup_steps=10),
         lambda: lambda count: 0.1 * jnp.minimum(count / 10, (10 / jnp.maximum(count, 1)) ** 0.5), "JAX, written out",
         "Vaswani et al. (2017)"),
+    ScheduleRow("half_life", lambda: ours.half_life(0.9, 0.999, steps=40), lambda: half_life_peer(0.9, 0.999, 40),
+        "JAX, written out", "Pagliardini et al. (2024)"),
     ScheduleRow("piecewise_constant", lambda: ours.piecewise_constant([0.1, 0.05, 0.01], boundaries=[10, 30]),
         lambda: optax.piecewise_constant_schedule(0.1, {10: 0.5, 30: 0.2}), "Optax"),
     ScheduleRow("one_cycle", lambda: ours.one_cycle(0.1, total_steps=40),

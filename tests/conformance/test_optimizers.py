@@ -164,21 +164,28 @@ GOOD: dict[str, Any] = {
     "rules": {"*": sgd(0.1)},
     "max_norm": 1.0,
     "max_value": 1.0,
+    "initial_beta": 0.9,
+    "final_beta": 0.99,
 }
 NEGATIVE = "learning_rate rate initial_rate peak_rate final_rate weight_decay epsilon eta gamma initial_sum cooldown "
 NEGATIVE += "absolute_tolerance min_scale start max_consecutive_errors weight_power warmup_steps beta"
+NEGATIVE += " alpha factor_share"
 ZERO = "max_norm max_value clipping trust_coefficient slow_step_size steps decay_steps total_steps period power "
 ZERO += "period_multiplier decay_rate sync_period patience accumulate root_every max_size newton_schulz_steps "
 ZERO += "base_width min_factored_size clipping_threshold decay_exponent initial_divisor final_divisor"
 ZERO += " d_0 initial_distance initial_scale num_betas memory_size initial_step_size min_step_size max_step_size"
+ZERO += " basis_every factor_rate"
+FRACTION = "beta_1 beta_2 beta_3 initial_beta final_beta momentum rho decay"
 BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(NEGATIVE.split(), (-1,)),
     **dict.fromkeys(ZERO.split(), (0, -1)),
-    **dict.fromkeys(("beta_1", "beta_2", "momentum", "rho", "decay"), (-0.1, 1.0)),
+    **dict.fromkeys(FRACTION.split(), (-0.1, 1.0)),
     "warmup_fraction": (0.0, 1.0),
     "slots": ("int4", "float16", tf.int32, 8),
     **dict.fromkeys(("factor", "eta_minus"), (0.0, 1.0)),
     "eta_plus": (0.0, 1.0),
+    "polynomials": ("quintic", 5),
+    "neuron_beta": (-0.1, 1.0),
     "relative_tolerance": (-0.1, 1.1),
     "rates": ([0.1, -0.1],),
     "boundaries": ([], [0], [-3], [3, 3]),
@@ -193,7 +200,15 @@ ONLY_BAD = {
     ("radam", "beta_2"): (0.0, 0.5, 1.0),
     ("schedule_free_adamw", "beta_1"): (0.0, 1.0),
 }
-ANY = {"seed", "nesterov", "centred", "debias", "staircase", "scale_by_parameter"}  # the type has no wrong value
+ANY = {
+    "seed",
+    "nesterov",
+    "centred",
+    "debias",
+    "staircase",
+    "scale_by_parameter",
+    "kernels",
+}  # the type has no wrong value
 
 
 def bad_values(part: str, name: str) -> tuple[Any, ...]:
@@ -242,6 +257,8 @@ def test_warm_up_that_fills_the_total_is_refused() -> None:
         functools.partial(optimizers.adamw, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.prodigy, no_decay=["net/0/bias"]),
         functools.partial(optimizers.dadapt_adamw, no_decay=["net/0/bias"]),
+        functools.partial(optimizers.adan, 0.1, no_decay=["net/0/bias"]),
+        functools.partial(optimizers.cautious_decay, sgd(0.1), no_decay=["net/0/bias"]),
         functools.partial(optimizers.lamb, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lion, 0.1, no_decay=["net/0/bias"]),
         functools.partial(optimizers.lars, 0.1, plain=["net/0/bias"]),

@@ -16,8 +16,11 @@ from .optimizer_rows import OPTIMIZERS, TRANSFORMS
 
 AXES = {"net/0/w": ("-", "model"), "net/0/b": ("model",), "scale": ()}
 SHAPES = {"net/0/w": [4, 6], "net/0/b": [6], "scale": []}
-# Shampoo takes roots of matrices, and noise is drawn at a size that is then sharded.
-ERRORS = {"shampoo": ConfigurationError, "gradient_noise": tf.errors.UnknownError}
+# Shampoo takes roots of matrices, noise is drawn at a size that is then sharded, and DTensor can't decompose or solve.
+ERRORS = {
+    "shampoo": ConfigurationError,
+    **dict.fromkeys(["soap", "psgd_kron", "gradient_noise"], tf.errors.UnknownError),
+}
 
 
 def numbers(seed):

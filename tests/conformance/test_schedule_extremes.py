@@ -59,6 +59,8 @@ ENDS: list[tuple[Callable[[int], Schedule], float, float]] = [  # of so many ste
     (lambda n: ours.cosine(0.1, 0.03, steps=n), 0.1, 0.03),
     (lambda n: ours.warmup_cosine(0.3, warmup_steps=3, total_steps=n, **AROUND), 0.1, 0.03),
     (lambda n: ours.warmup_stable_decay(0.3, warmup_steps=2, decay_steps=n - 4, total_steps=n, **AROUND), 0.1, 0.03),
+    (lambda n: ours.half_life(0.9, 0.99, steps=n), 0.9, 0.99),
+    (lambda n: ours.half_life(0, 0.5, steps=n), 0.0, 0.5),
     (lambda n: ours.one_cycle(2.5, total_steps=n, final_divisor=1e5), 0.1, 1e-6),
 ]
 
@@ -66,7 +68,7 @@ ENDS: list[tuple[Callable[[int], Schedule], float, float]] = [  # of so many ste
 def test_schedule_begins_and_ends_exactly_at_its_rates() -> None:
     asked = [(make(n), [0, n, 10 * n]) for make, *_ in ENDS for n in STEPS]
     expected = [(begin, end, end) for _, begin, end in ENDS for _ in STEPS]
-    np.testing.assert_array_equal(all_values(*asked), np.float32(expected))
+    np.testing.assert_array_equal(np.float32(all_values(*asked)), np.float32(expected))
 
 
 def test_polynomial_near_its_end_keeps_its_digits() -> None:

@@ -53,6 +53,22 @@ adamw.no_decay = ["b"]
 ```sh
 python -m trainers.main --gin_file=rules.gin --gin_param='steps = 200'
 ```
+
+Newer optimizers, for a gradient g, or G of a matrix [m, n], parameters θ and rate η. The state is in values; Adam's is
+2mn:
+
+| part | direction, before rate and decay | state of [m, n] | gin |
+| --- | --- | --- | --- |
+| adan | (m̂ + β2 v̂) / (√n̂ + ε) | 4mn | `@adan()` |
+| adabelief | m̂ / (√ŝ + ε) | 2mn | `@adabelief()` |
+| ademamix | (m̂ + α s) / (√v̂ + ε) | 3mn | `@ademamix()` |
+| mars | that of a rule, for g + γ β1 / (1 - β1) (g - last g) | mn more | `chain.transforms = [@mars(), @adamw()]` |
+| cautious | u φ / mean(φ), where φ is 1 if u lowers the loss | that of `inner` | `cautious.inner = @adamw()` |
+| cautious_decay | u, and decay of θ where u moves θ to zero | that of `inner` | `cautious_decay.inner = @adam()` |
+| muon | the orthogonal factor U Vᵀ of the momentum | mn | `@muon()` |
+| muon: NorMuon | the same, with outputs of similar size | mn + n | `muon.neuron_beta = 0.95` |
+| soap | QL (QLᵀ M̂ QR / (√V̂ + ε)) QRᵀ | 2mn + 2m² + 2n² | `@soap()` |
+| psgd_kron | QᵀQ m̂ | mn + m² + n² | `@psgd_kron()` |
 """
 
 

@@ -14,6 +14,7 @@ from core.engine import Assembly, TrainStep
 from core.errors import ConfigurationError
 from core.optimizers import Transform
 from core.optimizers.narrow_slots import is_codes
+from core.optimizers.soap import is_basis
 from core.parallel.local_steps.exchange import LocalExchange
 from core.parallel.local_steps.rounds import Rounds
 from core.task import Compute, Phase, Update
@@ -86,6 +87,13 @@ def _check_averages(assembly: Assembly) -> None:
                 f"the optimizer of phase `{phase}` stores `{coded[0]}` in 8-bit codes (`slots`), but "
                 "`Trainer.local_steps` averages slots over replicas, and codes can't be averaged: give "
                 f'`slots="bfloat16"`, {_OR}'
+            )
+        bases = [f"{slot}/{path}" for slot, own in optimizer.slots.items() if is_basis(slot) for path in own]
+        if bases:
+            raise ConfigurationError(
+                f"the optimizer of phase `{phase}` (`soap`) stores a basis of eigenvectors `{bases[0]}`, but "
+                "`Trainer.local_steps` averages slots over replicas, and a mean of bases is no basis: give another "
+                f"optimizer, such as `shampoo`, {_OR}"
             )
 
 

@@ -12,6 +12,7 @@ from core.module import Module
 from core.optimizers import (
     adam,
     adamw,
+    cautious,
     chain,
     clip_by_global_norm,
     ema,
@@ -20,6 +21,7 @@ from core.optimizers import (
     sam,
     schedule_free_adamw,
     sgd,
+    soap,
 )
 from core.parallel.local_steps.backend import check_local_steps
 from core.parallel.parameter_server import ServedStrategy
@@ -173,6 +175,15 @@ def test_codes_are_refused_by_local_steps_but_not_bfloat16(replicas):
     with pytest.raises(ConfigurationError, match=r"phase `net` stores `adamw/m/w` in 8-bit codes .*`slots=.bfloat16.`"):
         check_local_steps(assemble(Wide, strategy), global_batch_size=16)
     check_local_steps(assemble(WideInHalves, strategy), global_batch_size=16)
+
+
+class InEigenvectors(Wide):
+    rule = cautious(soap(0.01))
+
+
+def test_bases_are_refused_by_local_steps():
+    with pytest.raises(ConfigurationError, match=r"phase `net` \(`soap`\) stores a basis .* `cautious/soap/basis_0/w`"):
+        check_local_steps(assemble(InEigenvectors, on_virtual_cpus(1)), global_batch_size=16)
 
 
 @pytest.mark.parametrize("task", [Wide, WideInHalves])
