@@ -21,16 +21,16 @@ from core.optimizers.layerwise import lamb, lars
 from core.optimizers.lbfgs import lbfgs
 from core.optimizers.lion import lion
 from core.optimizers.lookahead import lookahead, sam
-from core.optimizers.mechanic import mechanic
 from core.optimizers.mars import mars
+from core.optimizers.mechanic import mechanic
 from core.optimizers.muon import muon
 from core.optimizers.mup import mup
 from core.optimizers.optimistic import optimistic
 from core.optimizers.optimizer import Optimizer
 from core.optimizers.plateau import reduce_on_plateau
 from core.optimizers.prodigy import prodigy
-from core.optimizers.rprop import rprop
 from core.optimizers.psgd_kron import psgd_kron
+from core.optimizers.rprop import rprop
 from core.optimizers.schedule_free import schedule_free_adamw
 from core.optimizers.schedules import (
     constant,
@@ -95,8 +95,8 @@ __all__ = [
     "linear",
     "lion",
     "lookahead",
-    "mechanic",
     "mars",
+    "mechanic",
     "muon",
     "mup",
     "nadam",
