@@ -19,7 +19,7 @@ LEVELS = 8  # noise levels in evaluation
 
 
 class Block(Module):
-    """A residual block of two convolutions; between them, a function of the noise level is added to the channels."""
+    """A residual block of two convolutions. Between them, it adds a function of the noise level to the channels."""
 
     def __init__(self, in_channels: int, channels: int, *, time_size: int, rng: Rng):
         super().__init__()
@@ -103,7 +103,7 @@ class Ddpm(Task):
         return Loss(self._error(x, t, rng.fold("noise").rows.normal(rows, *x.shape[1:])))
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the error of `loss`, averaged over a few fixed steps, with the same noise for every example."""
+        """Returns the error of `loss` as a mean over a few fixed steps. Every example gets the same noise."""
         x = 2.0 * batch["image"] - 1.0
         noise = Rng.from_seed(0).fold("evaluate").normal([LEVELS, *self.image_shape])
         errors = []
@@ -123,7 +123,7 @@ class Ddpm(Task):
     def generate(self, batch: Batch) -> Batch:
         """Turns `batch["noise"]` into images with DDIM: each step moves towards the image that ε_θ predicts.
 
-        The images are float32; the network computes in the dtype of the noise.
+        The images are float32. The network computes in the dtype of the noise.
         """
         dtype = batch["noise"].dtype
         steps = [i * self.noise_steps // self.sample_steps for i in range(self.sample_steps)]

@@ -19,7 +19,7 @@ from core.task import Batch, Feature, Image, Loss, Served, Task, Update, all_row
 
 
 class Encoder(Module):
-    """Maps images to features [rows, features]: convolutions with a halving between them, then a mean over space."""
+    """Maps images to features [rows, features]: convolutions, each followed by a halving, then a mean over space."""
 
     def __init__(self, in_channels: int, channels: Sequence[int], *, rng: Rng):
         super().__init__()
@@ -38,7 +38,7 @@ class Encoder(Module):
 
 
 class Projection(Module):
-    """Maps features to the vectors that the loss compares: a hidden and a linear layer, unused after training."""
+    """Maps features to the vectors that the loss compares. It is unused after training."""
 
     def __init__(self, in_size: int, hidden: int, size: int, *, rng: Rng):
         super().__init__()
@@ -51,7 +51,7 @@ class Projection(Module):
 
 @gin.configurable
 class SimClr(Task):
-    """Learns features of images; `channels` are the encoder's, and `channels[-1]` is the number of features.
+    """Learns features of images. `channels` are the encoder's, and `channels[-1]` is the number of features.
 
     A view is rotated by up to `turn` radians and shifted by up to `shift` pixels. It is also sheared, and scaled by a
     factor from 1 / `scale` to `scale`.
@@ -85,12 +85,12 @@ class SimClr(Task):
         return [Update("net", loss=self.loss, trains=trains, optimizer=self.optimizer, mixes_rows=True)]
 
     def loss(self, batch: Batch, rng: Rng) -> Loss:
-        """Returns the NT-Xent loss of two random views, and how often a view's nearest view is its partner."""
+        """Returns the NT-Xent loss of two random views, and how often a view is most similar to its partner."""
         views = [random_affine(batch["image"], rng.fold(name), **self.strengths) for name in ("one", "other")]
         return self._contrast(*views)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the same metrics as `loss`; the views are the image, and the image turned by half of `turn`."""
+        """Returns the same metrics as `loss`. The views are the image, and the image turned by half of `turn`."""
         image = batch["image"]
         return self._contrast(image, affine(image, turn=tf.fill(tf.shape(image)[:1], 0.5 * self.strengths["turn"])))
 

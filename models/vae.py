@@ -63,7 +63,7 @@ class Vae(Task):
         return Loss(error + weight * divergence, metrics={"bound": -error - divergence, "divergence": divergence})
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the metric `bound`, E log p(x|z) − KL(q(z|x) ‖ p(z)), from a few draws of z; the loss is `-bound`."""
+        """Returns the metric `bound`, E log p(x|z) − KL(q(z|x) ‖ p(z)), from a few draws of z. The loss is `-bound`."""
         image = batch["image"]
         mean, log_std = self.posterior(image)
         noise = Rng.from_seed(0).fold("evaluate").wide.normal([EVALUATION_DRAWS, self.latent_size])
@@ -73,7 +73,7 @@ class Vae(Task):
         return Loss(-bound, metrics={"bound": bound, "divergence": divergence})
 
     def sample(self, rng: Rng, n: int) -> Batch:
-        """Decodes `n` random normal latents; each pixel is the expected value of its distribution."""
+        """Decodes `n` random normal latents. Each pixel is the expected value of its distribution."""
         return {"image": self.expected(rng.fold("latent").normal([n, self.latent_size]))}
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:

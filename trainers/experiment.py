@@ -1,4 +1,4 @@
-"""An experiment: task, sources, strategy and seed. Every mode builds one first, if the task fits into the memory."""
+"""An experiment: task, sources, strategy and seed. Every mode builds one first."""
 
 import copy
 import inspect
@@ -43,7 +43,7 @@ class Experiment:
     """Makes the task inside the strategy's scope, and checks the task's variables.
 
     `task` is a factory, called with `rng=`; sources and the strategy are objects without variables. `eval_source`
-    measures progress; `eval_sources`, {name: source}, are evaluated as well. A new run begins with the weights of
+    measures progress. `eval_sources`, {name: source}, are evaluated as well. A new run begins with the weights of
     `start_from`, or with random ones. `placements`, {phase: placement}, override the task's placements. `one_device`
     names networks of the task that exist on one device only. Modules whose paths match a pattern of `recompute`, such
     as "net/blocks/*", compute their activations again for the gradient. `{"net/blocks/*": "every_other"}` chooses half
@@ -98,7 +98,7 @@ class Experiment:
         check_held_out(self.task, train_source, self.held_out)
 
     def on(self, strategy: tf.distribute.Strategy, placements: Mapping[str, Placement] | None = None) -> "Experiment":
-        """Returns an untrained copy of the experiment on `strategy`; `placements`, if given, replace its placements."""
+        """Returns an untrained copy of the experiment on `strategy`. `placements`, if given, replace its placements."""
         other = copy.copy(self)
         other.strategy = strategy
         if placements is not None:
@@ -112,7 +112,7 @@ class Experiment:
         return self._placements
 
     def compute_in(self, precision: Precision) -> None:
-        """Sets the precision of evaluation, samples and exports, which is that of the training."""
+        """Sets the training's precision for evaluation, samples and exports."""
         self.precision = precision
 
     def narrowing(self, use: str, features: Mapping[str, tf.TensorSpec] = {}) -> Narrowing:
@@ -139,7 +139,7 @@ class Experiment:
         return assemble_task(self.make_plain_task, self.strategy, one_device=self._one_device)
 
     def make_plain_task(self, recompute: Patterns | None = None) -> Task:
-        """Makes another task outside the strategy's scope; `recompute`, if given, replaces the experiment's."""
+        """Makes another task outside the strategy's scope. `recompute`, if given, replaces the experiment's."""
         return made_by(self._factory, self.seed, self._recompute if recompute is None else recompute)
 
     def make_host_task(self) -> Task:
@@ -206,13 +206,13 @@ def made_by(factory: Callable[..., Task], seed: int, recompute: Patterns = ()) -
 
 
 def given_precision() -> Precision:
-    """Returns the precision that gin binds, for what computes with a run's weights, and doesn't train."""
+    """Returns the precision that gin binds, for modes that compute with a run's weights and don't train."""
     given = gin.get_bindings("Trainer", resolve_references=False).get("precision", "float32")
     return Precision(copy.deepcopy(given))  # which resolves a macro
 
 
 def trains_by_servers() -> bool:
-    """Returns whether the configuration uses parameter servers; doesn't connect to the servers."""
+    """Returns whether the configuration uses parameter servers. It doesn't connect to them."""
     strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
     return str(getattr(strategy, "selector", "")).endswith("parameter_server")
 
@@ -222,7 +222,7 @@ class _LargeError(BaseException):
 
 
 def fitting(make: Callable[[], Assembly], make_task: Callable[[], Task], strategy: tf.distribute.Strategy) -> Assembly:
-    """Returns the result of `make`; raises a `NoRoomError` if this machine's memory is too small.
+    """Returns the result of `make`. If this machine's memory is too small, it raises a `NoRoomError`.
 
     A task that takes more than 1/16 of the memory is aborted, and measured with `make_task` from shapes alone. With
     several workers, each task is measured so before it is made. GPU memory isn't checked.

@@ -68,7 +68,7 @@ Trains, evaluates and inspects what a gin file describes."""
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     of_modes = {name: flag for table in mode_flags.FLAGS.values() for name, flag in table.items()}
     flags = parse_flags(
         words,
@@ -102,7 +102,7 @@ def _usage() -> str:
 
 
 def run(flags: FlagValues, *, ends_process: bool = False) -> int:
-    """Runs the mode that `flags` name, or serves a chief as its worker or parameter server; returns the exit code."""
+    """Runs the mode that `flags` name, or serves a chief as its worker or parameter server. Returns the exit code."""
     try:
         _, workdir = _given(flags)
         if "TF_CONFIG" in os.environ:  # Slurm's variables are read later, as that takes TensorFlow

@@ -178,7 +178,7 @@ class Session:
         return newest_checkpoint(self.workdir, up_to)
 
     def required_checkpoint(self) -> checkpoint.Manifest:
-        """Returns the checkpoint that `--checkpoint` chooses; raises a `CheckpointError` if the workdir has none."""
+        """Returns the checkpoint that `--checkpoint` chooses. Raises a `CheckpointError` if the workdir has none."""
         manifest = self.newest_checkpoint()
         if manifest is None:
             raise CheckpointError(
@@ -189,7 +189,7 @@ class Session:
 
 
 def leave_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
-    """Writes the capsule (failure snapshot) of a bad step; imports the code for capsules only then."""
+    """Writes the capsule (failure snapshot) of a bad step. Imports the code for capsules only then."""
     from trainers.replay.capsule.leave import leaving_capsule
 
     return leaving_capsule(context, error, step)

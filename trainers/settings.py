@@ -283,7 +283,7 @@ def compile_words(given: object) -> Compile:
 
 
 def what_to_compile(words: Compile) -> bool | list[str]:
-    """Converts `words` to the argument `compile` of `TrainStep`; "auto", which is decided later, becomes False."""
+    """Converts `words` to the argument `compile` of `TrainStep`. "auto" is decided later, and becomes False."""
     if isinstance(words, Mapping):
         return [name for name, word in words.items() if word == XLA]
     return words == XLA

@@ -53,7 +53,7 @@ exit codes:
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     # `path_of` decodes names as UTF-8, as in a file of flags; this does so whatever the locale.
     words = [os.fsencode(word).decode("utf-8", "surrogateescape") for word in words]
     flags = parse_flags(words, _define, usage=USAGE)
@@ -84,7 +84,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(flags: FlagValues) -> int:
-    """Makes the file that the flags describe; returns the exit code."""
+    """Makes the file that the flags describe. Returns the exit code."""
     start_logging(flags.verbosity)
     preemption = Preemption()
     with preemption.granted(), native_stderr_in(None):
@@ -126,7 +126,7 @@ def _run(flags: FlagValues, preemption: Preemption) -> None:
 
 
 def _texts(patterns: Sequence[str], own: Sequence[Path]) -> list["Text"]:
-    """Returns the texts that aren't empty, without `own`, the files of this command; warns of empty texts."""
+    """Returns the texts that aren't empty, without `own`, the files of this command. Warns of empty texts."""
     from core.data.corpus import list_texts, look_at, warn_of_empty
 
     made = {Path(os.path.realpath(path)) for path in own}

@@ -44,7 +44,7 @@ class Trainer:
         leave_capsule: LeaveCapsule | None = None,
         before_tracing: Callable[[Callable[[str], object]], object] = lambda note: None,
     ):
-        """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command.
+        """`leave_capsule` writes a bad step's failure snapshot, and returns the error with the replay command.
 
         `before_tracing` records the choices for these settings, and passes a line about them to its argument.
         """
@@ -78,7 +78,7 @@ class Trainer:
     def train(
         self, telemetry: Telemetry | None = None, *, once_traced: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Runs to the last step, or until a hook stops the run; returns the last evaluation."""
+        """Runs to the last step, or until a hook stops the run. Returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
         self.hook_calls.check(self)
         with contextlib.ExitStack() as ending:
@@ -162,7 +162,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def section(self, name: str, what: str) -> Iterator[None]:
-        """Tells the watchdog and the meter what the run is doing: the section `name`, as "save", and `what`."""
+        """Tells the watchdog and the meter that the section `name` begins, such as "save". `what` describes it."""
         with self.watchdog.section(name, what), self.meter.section(name):
             yield
 
@@ -234,19 +234,19 @@ class Trainer:
         return self.evaluation
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:
-        """Writes metrics of the task's quality; the last metrics become part of the run's `result.json`."""
+        """Writes metrics of the task's quality. The last metrics become part of the run's `result.json`."""
         self.telemetry.write(self.step, split, figures)
         self.state.ending.report(self.step, {short_name(split, name): float(x) for name, x in figures.items()})
 
     def save(self) -> Path:
-        """Starts saving a checkpoint of the current step; returns the checkpoint's path. Call it on every worker."""
+        """Starts saving a checkpoint of the current step. Returns the checkpoint's path. Call it on every worker."""
         try:
             return self.state.save(warn=self.telemetry.warn_once)
         except NotFiniteError as error:
             raise self._recovery.leave_capsule(error, self.step - 1, self.telemetry) from None
 
     def settle(self) -> None:
-        """Waits until pending checkpoints are written; call it on every worker."""
+        """Waits until pending checkpoints are written. Call it on every worker."""
         with self.section("save", "writing a checkpoint"):
             self.state.saves.settle(self.telemetry.note)
 
@@ -255,5 +255,5 @@ class Trainer:
         self.state.check_replicas()
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this step, once all due hooks have been called; `reason` is recorded."""
+        """Ends the run after this step, once all due hooks have been called. `reason` is recorded."""
         self.hook_calls.stop(reason)

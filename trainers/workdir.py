@@ -36,7 +36,7 @@ class Workdir:
         self.hooks: Mapping[str, str] = {}  # the bindings of hooks, which may change when a run resumes
 
     def create(self) -> None:
-        """Makes the folder; checks that it is writable and that its entries are files and folders as expected."""
+        """Makes the folder. Checks that it is writable and that its entries are files and folders as expected."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".write-{os.getpid()}"
@@ -82,7 +82,7 @@ class Workdir:
         remove_unfinished([self.path, *self._folders])  # safe, because this run holds the lock
 
     def take(self) -> bool:
-        """Takes the lock until this process ends; returns False if another process holds it."""
+        """Takes the lock until this process ends. Returns False if another process holds it."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +113,7 @@ class Workdir:
             )
 
     def read_result(self) -> dict[str, Any]:
-        """Returns `result.json`, which says how the last run ended; empty if the file is missing or invalid."""
+        """Returns `result.json`, which says how the last run ended. A missing or invalid file gives an empty result."""
         try:
             found = json.loads(self.result.read_bytes())
             whole = isinstance(found["evaluation"], dict) and {type(found["step"]), type(found["exit_code"])} == {int}

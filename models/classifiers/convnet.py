@@ -15,7 +15,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class ConvNet(Module):
-    """For each of `channels`, two 3×3 convolutions and a max pooling; then a hidden layer, and logits."""
+    """Two 3×3 convolutions and a max pooling for each of `channels`, then a hidden layer, and logits."""
 
     def __init__(
         self,

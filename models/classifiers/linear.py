@@ -10,7 +10,7 @@ from models.classifiers.task import Classifier, flatten
 
 
 class SoftmaxRegression(Module):
-    """Computes logits `x @ w + b`; `w` and `b` are plain `tf.Variable`s, without a layer."""
+    """Computes logits `x @ w + b`. `w` and `b` are plain `tf.Variable`s, without a layer."""
 
     def __init__(self, in_size: int, num_classes: int):
         super().__init__()

@@ -48,9 +48,9 @@ class Mlp(Module):
 
 @gin.configurable
 class MlpClassifier(Classifier):
-    """Classifies images with an `Mlp` of the given `sizes`; `sizes[-1]` is the number of classes.
+    """Classifies images with an `Mlp` of the given `sizes`. `sizes[-1]` is the number of classes.
 
-    With `base_width`, the network follows muP; `optimizer` is then a `mup`.
+    With `base_width`, the network follows muP. `optimizer` is then a `mup`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class Classifier(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
-        """Returns cross-entropy and accuracy per example; `rng=None` means evaluation, without dropout."""
+        """Returns cross-entropy and accuracy per example. `rng=None` means evaluation, without dropout."""
         logits = self.net(batch["image"], rng)
         cross_entropy = losses.softmax_cross_entropy(logits, batch["label"])
         return Loss(cross_entropy, metrics={"accuracy": metrics.accuracy(logits, batch["label"])})

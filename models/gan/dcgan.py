@@ -1,7 +1,7 @@
 """The convolutional networks of a DCGAN (Radford et al., 2016), for `Gan.networks`.
 
 Both networks consist of 4×4 convolutions with a stride of 2. In the generator, these are transposed, and each doubles
-the image; in the discriminator, each halves it. The paper normalises over the batch in both networks. Here, by
+the image. In the discriminator, each halves it. The paper normalises over the batch in both networks. Here, by
 default, the generator normalises groups of channels (Wu and He, 2018), and the discriminator doesn't normalise. So
 rows are independent, as gradient penalties need.
 """
@@ -103,7 +103,7 @@ def dcgan_networks(
     d_norm: Norm = "none",
     spectral_norm: bool = False,
 ) -> tuple[Module, Module]:
-    """Makes `(generator, discriminator)`; `channels` are the discriminator's, and in reverse the generator's.
+    """Makes `(generator, discriminator)`. `channels` are the discriminator's; the generator has them in reverse.
 
     `spectral_norm` applies to the discriminator (Miyato et al., 2018). `"batch"` norms are for `BatchNormGan`.
     """

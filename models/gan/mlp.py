@@ -14,7 +14,7 @@ from models.gan.parts import LatentsOfClass, ProjectionHead, normalised
 
 
 class MlpGenerator(Module):
-    """G: maps latents, and in a conditional GAN a class, to an image."""
+    """G: maps latents to an image. A conditional one also gets a class."""
 
     def __init__(
         self, latent_size: int, image_shape: Sequence[int], *, hidden: Sequence[int], num_classes: int | None, rng: Rng
@@ -38,7 +38,7 @@ class MlpGenerator(Module):
 
 
 class MlpDiscriminator(Module):
-    """D: maps an image, and in a conditional GAN a class, to a logit."""
+    """D: maps an image to a logit. A conditional one also gets a class."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ def mlp_networks(
     d_hidden: Sequence[int] = (256, 256),
     spectral_norm: bool = False,
 ) -> tuple[Module, Module]:
-    """Makes `(generator, discriminator)` for `Gan.networks`; `spectral_norm` is the discriminator's (Miyato, 2018)."""
+    """Makes `(generator, discriminator)` for `Gan.networks`. `spectral_norm` is the discriminator's (Miyato, 2018)."""
     g = MlpGenerator(latent_size, image_shape, hidden=g_hidden, num_classes=num_classes, rng=rng.fold("g"))
     d = MlpDiscriminator(
         image_shape, hidden=d_hidden, num_classes=num_classes, spectral_norm=spectral_norm, rng=rng.fold("d")

@@ -9,7 +9,7 @@ from core.random import Rng
 
 
 class LatentsOfClass(Module):
-    """Concatenates latents and a learnt vector of the class, `size` numbers in all; only latents without classes."""
+    """Concatenates latents and a learnt vector of the class, `size` numbers in all. Without classes: latents alone."""
 
     def __init__(self, latent_size: int, num_classes: int | None, *, rng: Rng):
         super().__init__()
@@ -24,7 +24,7 @@ class LatentsOfClass(Module):
 
 
 class ProjectionHead(Module):
-    """Computes the logit ψ(h) + yᵀVh of features h and class y (Miyato and Koyama, 2018); without classes, ψ(h)."""
+    """Computes the logit ψ(h) + yᵀVh of features h and class y (Miyato and Koyama, 2018), or ψ(h) without classes."""
 
     def __init__(self, size: int, num_classes: int | None, *, spectral_norm: bool, rng: Rng):
         super().__init__()

@@ -186,7 +186,7 @@ def normalises_over_batch(module: Module) -> bool:
 
 
 def _judged(critic: Critic, image: tf.Tensor, weight: float) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """Returns the logits of `image`, and `weight` times the squared gradient norm of each logit by its image."""
+    """Returns the logits of `image`, and `weight` times the squared norm of each logit's gradient by its image."""
     if not weight:
         return critic(image), 0.0
     logits, slopes = logits_and_slopes(critic, image)

@@ -33,7 +33,7 @@ class Decoder(Protocol):
         vocabulary: int,
         rng: Rng,
     ) -> tf.Tensor:
-        """Returns tokens [rows, length]; each row begins with its prompt, the first `lengths[row]` of `prompts[row]`.
+        """Returns tokens [rows, length]. Each row begins with its prompt, the first `lengths[row]` of `prompts[row]`.
 
         Tokens are below `vocabulary`, which may be smaller than the network's vocabulary. After the first generated
         token `end`, the row is filled with `end`.
@@ -119,7 +119,7 @@ def keep_top_k(logits: tf.Tensor, k: int) -> tf.Tensor:
 
 
 def keep_nucleus(logits: tf.Tensor, p: float) -> tf.Tensor:
-    """Keeps the largest logits of each row until their total probability reaches `p`; others become minus infinity."""
+    """Keeps the largest logits of each row until their total probability reaches `p`. Others become minus infinity."""
     before = tf.cumsum(tf.nn.softmax(tf.sort(logits, -1, "DESCENDING")), -1, exclusive=True)
     count = tf.math.count_nonzero(before < p, -1, keepdims=True, dtype=tf.int32)
     return tf.where(_ranks(logits) < count, logits, -float("inf"))
@@ -178,7 +178,7 @@ def _begin(
 
 
 def _next(net: Transformer, tokens: tf.Tensor, caches: list[Cache], vocabulary: int) -> tuple[tf.Tensor, list[Cache]]:
-    """Returns the next token's logits [rows, vocabulary] and the caches; a non-finite logit raises an error."""
+    """Returns the next token's logits [rows, vocabulary] and the caches. A non-finite logit raises an error."""
     logits, caches = net.decode(tokens, caches)
     logits = tf.cast(logits[:, :vocabulary], tf.float32)
     return tf.debugging.check_numerics(logits, "the logits of what comes next"), caches

@@ -20,7 +20,7 @@ class LanguageModel(Task):
 
     By default, the network is like GPT-2. Alternatives are `positions="rotary"` or `"alibi"`, `norm="rms"`,
     `feed_forward="swiglu"`, fewer `num_kv_heads` than `num_heads`, and attention to the last `window` tokens only.
-    With `base_width`, the network follows muP; `optimizer` is then a `mup`.
+    With `base_width`, the network follows muP. `optimizer` is then a `mup`.
     `decoder` generates texts of `text_length` tokens (by default `context`), including the prompt.
     """
 
@@ -75,7 +75,7 @@ class LanguageModel(Task):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
-        """Returns each token's cross-entropy, given earlier tokens of its document; `rng=None` means evaluation."""
+        """Returns each token's cross-entropy, given earlier tokens of its document. `rng=None` means evaluation."""
         document = batch["document"]
         tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
         logits = self.net(tokens[:, :-1], document[:, :-1], rng)

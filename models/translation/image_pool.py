@@ -21,7 +21,7 @@ from core.task import Batch, Compute
 
 
 class ImagePool(Module):
-    """Stores up to `size` images of `image_shape`, and their number; with `size=0`, it has no variables."""
+    """Stores up to `size` images of `image_shape`, and their number. With `size=0`, it has no variables."""
 
     def __init__(self, size: int, image_shape: Sequence[int]):
         super().__init__()
@@ -40,7 +40,7 @@ class ImagePool(Module):
         return shown, {self.images.ref(): pool, self.count.ref(): count}
 
     def phase(self, name: str, images: str, shown: str) -> Compute:
-        """Makes a phase that reads the feature `images` and outputs `shown`; with `size=0`, both are equal."""
+        """Makes a phase that reads the feature `images` and outputs `shown`. With `size=0`, both are equal."""
         if not self.size:
             return Compute(name, lambda batch, rng: {shown: batch[images]})
 
@@ -68,7 +68,7 @@ def exchange(
     keeping = filling | swapping
 
     def newest(wanted: tf.Tensor) -> tf.Tensor:
-        """Returns for each line of `wanted` the index in `both` of the last stored true row; -1 if there is none."""
+        """Returns for each line of `wanted` the index in `both` of its last true stored row, or -1."""
         return tf.reduce_max(tf.where(wanted & keeping, size + row, tf.constant(-1, tf.int64)), axis=1)
 
     before = newest((slot[:, tf.newaxis] == slot) & (row[:, tf.newaxis] > row))

@@ -56,7 +56,7 @@ class Pix2Pix(Translation):
         self.d.check_size("Pix2Pix", image_shape)
 
     def phases(self) -> list[Phase]:
-        """Lists the generator's update, then the discriminator's on the same fakes."""
+        """Lists the update of the generator, then the update of the discriminator on the same fakes."""
         return [
             *self.crops(),
             Update("g", loss=self.g_loss, trains=self.g, optimizer=self.g_optimizer),
@@ -88,7 +88,7 @@ class Pix2Pix(Translation):
         return self.g(image)
 
     def evaluate(self, batch: Batch) -> Loss:
-        """Returns the mean absolute error of the translation of `a`, and of `a` itself, both compared with `b`."""
+        """Returns the mean absolute error of the translation of `a`, and of `a` itself, each compared with `b`."""
         a, b = self.held_out(batch)
         error, nothing = mean_distance(self.g(a), b), mean_distance(a, b)
         return Loss(error, metrics={"error_ab": error, "identity_error": nothing, "ratio_ab": Ratio.of(error, nothing)})

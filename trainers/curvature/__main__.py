@@ -31,7 +31,7 @@ written."""
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(words, _define, usage=USAGE, bare="run")
     if len(flags.run) != 1:
         raise ConfigurationError("give one run's folder, as `python -m trainers.curvature runs/digits_mlp`.")
@@ -49,7 +49,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(flags: FlagValues) -> int:
-    """Measures the curvature that the flags describe; returns the exit code."""
+    """Measures the curvature that the flags describe. Returns the exit code."""
     start_logging(flags.verbosity)
     try:
         with native_stderr_in(None):

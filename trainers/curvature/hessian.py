@@ -1,4 +1,4 @@
-"""Leading eigenvalues and trace of a loss's Hessian, from products with vectors: the matrix itself is never made."""
+"""Leading eigenvalues and trace of a loss's Hessian, computed from its products with vectors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def hessian_product(loss: Callable[[], tf.Tensor], variables: Sequence[tf.Variab
 def leading_eigenvalues(product: Product, size: int, count: int, *, seed: int = 0) -> Eigenvalues:
     """Finds the `count` largest eigenvalues by magnitude of a symmetric matrix [size, size] (Lanczos, 1950).
 
-    All Lanczos vectors are kept and each new one is made orthogonal to them, so rounding makes no copies.
+    All Lanczos vectors are kept, and each new one is made orthogonal to them. Otherwise rounding would make copies.
     """
     start = np.random.default_rng(seed).normal(size=size)
     basis, diagonal, beside = [start / np.linalg.norm(start)], list[float](), list[float]()

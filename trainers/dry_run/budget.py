@@ -1,4 +1,4 @@
-"""`Trainer.memory_budget`: chooses microbatches, then recomputation, by estimates, so that a device holds less.
+"""`Trainer.memory_budget`: chooses microbatches, then recomputation, so that a device is estimated to hold less.
 
 The choice is written to `memory.json` in the workdir before the first step, and a resumed run keeps it.
 """
@@ -36,7 +36,7 @@ _DAMAGED = (OSError, ValueError, LookupError, TypeError)
 
 
 class Fit(NamedTuple):
-    """A number of microbatches, and modules that recompute, with which a device holds at most the budget."""
+    """A number of microbatches and modules to recompute, with which a device holds at most the budget."""
 
     microbatches: int
     recompute: Patterns
@@ -52,12 +52,11 @@ class Fit(NamedTuple):
 
 
 def fit_budget(experiment: Experiment, settings: Settings, workdir: Workdir) -> tuple[Settings, Announce]:
-    """Returns the settings with the microbatches of the run in `workdir`, or of the first choice that fits.
+    """Chooses microbatches and recomputation for `Trainer.memory_budget`; returns the changed settings.
 
-    Also returns a function that records the choice in `workdir`, once the run has begun.
-
-    The modules of the experiment's task recompute as chosen. Raises a `NoRoomError` that names the smallest sufficient
-    budget if nothing fits.
+    A run that resumes in `workdir` keeps its choice. A new run gets the first choice that fits, and the modules of its
+    task recompute accordingly. The second result is a function that records the choice once the run has begun. If
+    nothing fits, a `NoRoomError` names the smallest sufficient budget.
     """
     if not experiment.assembly.backend.steps_here:
         raise ConfigurationError(
@@ -72,7 +71,7 @@ def fit_budget(experiment: Experiment, settings: Settings, workdir: Workdir) -> 
 
 
 def _kept(experiment: Experiment, workdir: Workdir) -> Fit | None:
-    """Returns the recorded choice of a run that has a checkpoint; workers read the chief's."""
+    """Returns the recorded choice of a run that has a checkpoint. Workers read the chief's choice."""
     text = None
     if is_chief() and workdir.newest_name():
         try:
@@ -117,7 +116,7 @@ def choose(build: DryBuild) -> Fit:
 
 
 def _first(counts: Sequence[int], fits: Callable[[int], bool]) -> int:
-    """Returns the first of `counts` that fits, or the last one, if more microbatches need less memory.
+    """Returns the first of `counts` that fits, or the last one if none does. A larger count needs less memory.
 
     >>> [_first([1, 2, 4, 8], lambda count: count >= least) for least in (1, 3, 9)]
     [1, 4, 8]
@@ -128,7 +127,7 @@ def _first(counts: Sequence[int], fits: Callable[[int], bool]) -> int:
 
 
 def _microbatches(build: DryBuild) -> tuple[list[int], str]:
-    """Lists the numbers of microbatches to choose from, and says why if there is only one."""
+    """Lists the possible numbers of microbatches. If there is only one, it says why."""
     settings, phases = build.settings, checked_phases(build.task)
     mixing = [phase.name for phase in phases if phase.mixes_rows and phase.microbatches is None]
     if "microbatches" in gin.get_bindings(Settings, resolve_references=False) or settings.microbatches != 1:
@@ -145,7 +144,7 @@ def _microbatches(build: DryBuild) -> tuple[list[int], str]:
 
 
 def _recomputations(build: DryBuild) -> Iterator[Patterns]:
-    """Yields what to recompute: as the experiment says, and then more, if it says nothing."""
+    """Yields patterns of modules to recompute: those of the experiment, and if it has none, more and more modules."""
     yield build.recompute
     given = build.recompute or "recompute" in gin.get_bindings(Experiment, resolve_references=False)
     if not given and (patterns := repeated(build.task)):
@@ -153,7 +152,7 @@ def _recomputations(build: DryBuild) -> Iterator[Patterns]:
 
 
 def repeated(task: tf.Module) -> list[str]:
-    """Returns patterns of the modules that recomputation is chosen for: each list of modules of one class.
+    """Returns patterns of the modules that may be recomputed: each list of modules of one class.
 
     >>> from core.random import Rng
     >>> from models import Mlp
@@ -176,7 +175,7 @@ def repeated(task: tf.Module) -> list[str]:
 
 
 def _need(build: DryBuild, patterns: Patterns, microbatches: int) -> int:
-    """Estimates the most bytes that a device holds, in a step or an evaluation."""
+    """Estimates the peak bytes of a device, in a step or an evaluation."""
     changed = build.changed(patterns, microbatches)
     figures = changed.figures()
     evaluating = sum(figures.standing.values()) + figures.evaluation[HELD]

@@ -60,7 +60,7 @@ class DryBuild:
 
     @classmethod
     def from_gin(cls) -> "DryBuild":
-        """Makes a dry build from gin's bindings of `Experiment` and `Trainer`; the strategy's devices may be absent."""
+        """Makes a dry build from gin's bindings of `Experiment` and `Trainer`. The strategy's devices may be absent."""
         bound: Mapping[str, Any] = gin.get_bindings(Experiment, resolve_references=False)
         asked = inspect.signature(Experiment).bind_partial(
             **{name: copy.deepcopy(bound[name]) for name in bound if not name.endswith(("_source", "_sources"))}
@@ -106,7 +106,7 @@ class DryBuild:
         source: Callable[[], Source | Stream],
         evaluated: Callable[[], list[Source]],
     ):
-        """`make_task(recompute)` makes the task on one device; `source` and `evaluated` make the sources."""
+        """`make_task(recompute)` makes the task on one device. `source` and `evaluated` make the sources."""
         self.paper, self.settings, self._make_task, self.recompute = paper, settings, make_task, recompute
         self.strategy, self._seed, self._places = paper.strategy, seed, places
         self._sources = {"source": source, "evaluated": evaluated}

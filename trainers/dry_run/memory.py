@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def held_by_a_device(build: DryBuild, figures: Figures) -> Held:
-    """Returns {kind: {moment: bytes on a device}}; the keys of `MOMENTS` are the moments of a step."""
+    """Returns {kind: {moment: bytes on a device}}. The keys of `MOMENTS` are the moments of a step."""
     calls = build.settings.parallel_calls
     fetched = build.paper.fetched_chunks + (calls if calls > 1 else 0)
     same = {

@@ -49,7 +49,7 @@ def counted(operations: float) -> str:
 
 
 def _namings(paths: Iterable[str], *, alike: bool) -> Iterator[Callable[[str], str]]:
-    """Yields functions from a module's path to the name of its row; each function gives fewer rows."""
+    """Yields functions from a module's path to the name of its row. Each function gives fewer rows."""
     if not alike:
         yield lambda path: path
     for depth in range(max((path.count("/") for path in paths), default=0) + 1, -1, -1):

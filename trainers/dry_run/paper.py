@@ -1,4 +1,4 @@
-"""A strategy's layouts and limits for estimates, without the strategy's devices."""
+"""A strategy's layouts and limits, for estimates. The devices of the strategy needn't exist."""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -17,7 +17,7 @@ from core.task import Placement, Task
 
 
 class Paper:
-    """A strategy whose devices are on this machine, with a full copy of the variables for each replica."""
+    """A strategy with a full copy of the variables for each replica. Its devices are on this machine."""
 
     crossing: tuple[str, ...] = ("phase", "what")  # columns that identify a collective
     fetched_chunks = 3  # in memory at once: one in use, one waiting, one being made
@@ -29,7 +29,7 @@ class Paper:
 
     @property
     def measures_here(self) -> bool:
-        """Returns whether all devices are CPUs, so that measurements on this machine hold for them."""
+        """Returns whether all devices are CPUs. Measurements on this machine then hold for them."""
         return not any("GPU" in device or "TPU" in device for device in backend_of(self.strategy).local_devices)
 
     def __str__(self) -> str:
@@ -54,11 +54,11 @@ class Paper:
         """Sets each variable's layout."""
 
     def marks_of_variable(self, path: str, shape: tf.TensorShape) -> tuple[Hashable, ...]:
-        """Returns the strategy's patterns for a variable."""
+        """Returns the layout patterns that match the variable at `path`."""
         return ()
 
     def mark_of_module(self, path: str) -> Hashable:
-        """Returns the strategy's pattern for a module's output."""
+        """Returns the layout pattern that matches the module at `path`, or None."""
         return None
 
     def figures(self, assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:
@@ -71,7 +71,7 @@ class Paper:
 
 
 class MeshPaper(Paper):
-    """Devices of a mesh, which may be absent: a step is traced for one device, with layouts."""
+    """A mesh, whose devices may be absent. A step is traced for one device, with layouts."""
 
     crossing = ("along", "what", "in the pass")
     fetched_chunks = 2  # none waits
@@ -103,7 +103,7 @@ class MeshPaper(Paper):
         return task
 
     def lay_out_variables(self, assembly: Assembly) -> None:
-        """Sets each variable's layout; raises an error for slots that a mesh can't shard."""
+        """Sets each variable's layout. Raises an error for slots that a mesh can't shard."""
         check_slots_on_mesh(assembly.optimizers.values())
         lay_out_variables(assembly, self.plan)
 
@@ -112,7 +112,7 @@ class MeshPaper(Paper):
         return self.plan.layouts.of(path, shape), self.plan.slots.of(path, shape)
 
     def mark_of_module(self, path: str) -> Hashable:
-        """Returns the pattern for a module's output."""
+        """Returns the layout pattern that matches the module at `path`, or None."""
         return self.plan.output_layouts.pattern_of(path)
 
     def figures(self, assembly: Assembly, step: TrainStep, chunk: Any) -> Figures:

@@ -82,7 +82,7 @@ def measured_speeds(devices: Sequence[str]) -> Speeds:
 def measured_seconds(
     kinds: Mapping[Kind, float], chain: Mapping[Kind, float], speeds: Speeds, devices: Sequence[str]
 ) -> dict[Kind, Seconds]:
-    """Runs each kind of operation repeatedly; returns the times of the kinds that take most of a step.
+    """Runs each kind of operation repeatedly. Returns the times of the kinds that take most of a step.
 
     Stops when the rest is negligible, or after `MOST_SECONDS`.
     """
@@ -112,7 +112,7 @@ def measured_seconds(
 
 
 def _seconds(do: Callable[..., tf.Tensor], operands: Sequence[Operand], least: float, abreast: int) -> float:
-    """Returns the time of one of `abreast` parallel operations, loop overhead included; `least` is a lower bound."""
+    """Returns the time of one of `abreast` parallel operations, loop overhead included. `least` is a lower bound."""
     rounds = round(min(max(AT_ONCE / (abreast * least), 1), MOST_ROUNDS))
     each = [[x.made() for x in operands] for _ in range(abreast)]
 

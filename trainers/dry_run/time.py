@@ -11,7 +11,7 @@ from trainers.settings import given_peak
 
 
 class Least(NamedTuple):
-    """The least time of a step: the longer of all its `work` and of its `chain` of dependent operations."""
+    """The least time of a step. It is the longer of all its `work` and its `chain` of dependent operations."""
 
     work: Mapping[str, float]  # seconds on all devices, by kind of work
     chain: float
@@ -23,7 +23,7 @@ class Least(NamedTuple):
 
 
 def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) -> Least:
-    """Returns a step's least time, from `measured` times of operations, and from estimates for other operations."""
+    """Returns a step's least time. Operations that weren't `measured` are estimated."""
     alone = {kind: times for kind, times in figures.kinds.items() if kind in measured}
     others = {kind: times for kind, times in figures.kinds.items() if kind not in measured}
     turns = figures.work[TURNS]
@@ -44,7 +44,7 @@ def least(figures: Figures, speeds: Speeds, measured: Mapping[Kind, Seconds]) ->
 
 
 def measured_here(build: DryBuild, figures: Figures) -> tuple[Speeds, Least]:
-    """Measures this machine with the step's own operations; returns its speeds, and the step's least time."""
+    """Measures this machine with the step's own operations. Returns its speeds, and the step's least time."""
     devices = build.strategy.extended.worker_devices
     speeds = measured_speeds(devices)
     return speeds, least(figures, speeds, measured_seconds(figures.kinds, figures.chain, speeds, devices))

@@ -1,8 +1,8 @@
 """Maps an exception to an exit code and a report.
 
 An error that Tapeloop raises on purpose is reported as one paragraph. So is a `ValueError`, `TypeError` or `OSError` of
-Tapeloop's own code, because a configuration value caused it. An exception of the user's code, or of a package that this
-code calls, has exit code 1 and a traceback of the user's files.
+Tapeloop's own code, because a configuration value caused it. An exception in the user's code, or in a package that the
+user's code calls, has exit code 1 and a traceback of the user's files.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def _reason(error: BaseException) -> str:
 
 
 def report(error: BaseException, *, verbose: bool) -> int:
-    """Prints the error that ended a run, with a traceback if `verbose` or of user code; returns the exit code."""
+    """Prints the error that ended a run, with a traceback if `verbose` or of user code. Returns the exit code."""
     code = exit_code_of(error)
     own = code == TapeloopError.exit_code and not isinstance(error, TapeloopError)
     if verbose or own:
@@ -72,7 +72,7 @@ def report(error: BaseException, *, verbose: bool) -> int:
 
 @contextlib.contextmanager
 def after(error: BaseException) -> Iterator[None]:
-    """Suppresses an exception in the block, and adds it to the report of `error`, which came first."""
+    """Suppresses an exception in its block, and adds it to the report of `error`, which came first."""
     try:
         yield
     except Exception as second:
@@ -104,7 +104,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Returns the user's file and line where `error` arose, in parentheses; an empty text if none is known."""
+    """Returns the user's file and line where `error` arose, in parentheses, or "" if none is known."""
     own = [(name, line) for name, line in _frames(error) if not name.startswith(_OURS)]
     return f" ({own[-1][0]}:{own[-1][1]}; `--verbose` shows the traceback)" if own else ""
 
@@ -149,7 +149,7 @@ def _frames(error: BaseException) -> list[tuple[str, int | None]]:
 
 
 def _is_called(filename: str) -> bool:
-    """Returns whether a file belongs to Python or to a package of `_CALLED`, whose errors are the caller's fault."""
+    """Returns whether a file belongs to Python or to a package in `_CALLED`: errors there are the caller's fault."""
     if filename.startswith(_OURS):
         return False
     parts = Path(filename).parts

@@ -64,7 +64,7 @@ class AveragedTwin(Averaged):
 
 
 class HostTwin(Averaged):
-    """Holds a copy of a mesh's task for hooks, in plain variables on the host; the copy is made at its first use."""
+    """Holds a copy of a mesh's task for hooks, in plain variables on the host. The copy is made at its first use."""
 
     def __init__(self, experiment: Experiment, averaged: Averaged):
         self.experiment, self.averaged = experiment, averaged
@@ -74,7 +74,7 @@ class HostTwin(Averaged):
         return self.experiment.make_host_task()
 
     def update(self) -> None:
-        """Copies all values from the mesh to the host, one by one; every process must call it (a collective)."""
+        """Copies all values from the mesh to the host, one by one. Every process must call it (a collective)."""
         self.averaged.update()
         twins = named_variables(self.task)
         for path, variable in named_variables(self.averaged.task).items():
@@ -84,7 +84,7 @@ class HostTwin(Averaged):
 def where_averages_lie(assembly: Assembly) -> dict[str, str | None]:
     """Returns {path of the task's variable: path in the checkpoint of the average that evaluation reads}.
 
-    The value is `None` if the optimizer computes the average when it is read; then no checkpoint contains it.
+    The value is `None` if the optimizer computes the average when it is read. Then no checkpoint contains it.
     """
     paths, found = {id(v): path for path, v in assembly.task_variables.items()}, dict[str, str | None]()
     for phase, optimizer in assembly.optimizers.items():
@@ -109,7 +109,8 @@ def restore(
 ) -> None:
     """Restores `variables` from a checkpoint, as `core.checkpoint.restore` does.
 
-    If an old checkpoint lacks averaged statistics, the averages start at the layers' statistics; `say` reports this.
+    An old checkpoint may lack averaged statistics. Then the averages start at the layers' statistics, and `say` reports
+    this.
     """
     places = {
         _place_of_statistic(phase, path): optimizer

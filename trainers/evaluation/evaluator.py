@@ -36,7 +36,7 @@ from trainers.options.sizes import MOST
 
 
 class ChunkSums:
-    """Sums metrics over chunks of one shape; the traced functions are shared by all sources with such chunks.
+    """Sums metrics over chunks of one shape. The traced functions are shared by all sources with such chunks.
 
     Batches have `batch_rows` rows. The source's last batch has `last_rows` rows if it is smaller.
     """
@@ -84,7 +84,7 @@ class ChunkSums:
             self._traced = True
 
     def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Returns the weighted sums of `evaluate(batch)`; the functions for chunks call this while they are traced."""
+        """Returns the weighted sums of `evaluate(batch)`. The functions for chunks call this while they are traced."""
         first = next(iter(batch.values()))
         loss = checked(self.narrowing.call(self.task.evaluate, batch), "evaluate", first.shape[0])
         rows = tf.shape(first)[0]
@@ -104,7 +104,7 @@ class ChunkSums:
     def _sum_replicas(self, features: Batch, mask: Any, batches: tf.Tensor) -> Any:
         """Sums over a chunk, with one loop for all replicas, because a replica's own loop can't contain collectives.
 
-        The source's last chunk may end in empty batches; `batches` is the number of batches with examples.
+        The source's last chunk may end in empty batches. `batches` is the number of batches with examples.
         """
 
         def add(i: tf.Tensor, features: Batch, mask: tf.Tensor, sums: Sums) -> Sums:
@@ -122,7 +122,7 @@ class ChunkSums:
         return tf.while_loop(lambda i, _: i < batches, body, start)[1]
 
     def _sum_replica(self, features: Batch, mask: tf.Tensor) -> Sums:
-        """Sums over a chunk of batches without padding rows; in `mask`, ones (real rows) precede zeros (padding)."""
+        """Sums over a chunk of batches without padding rows. In `mask`, ones (real rows) precede zeros (padding)."""
 
         def body(i: tf.Tensor, sums: Sums) -> Any:
             rows = tf.cast(tf.reduce_sum(mask[i]), tf.int32)
@@ -148,7 +148,7 @@ class ChunkSums:
         return dict(tf.while_loop(lambda i, _: i < whole, body, (tf.constant(0), self.spec.zero_sums()))[1])
 
     def _sum_last(self, features: Batch, place: tf.Tensor) -> Sums:
-        """Sums over the source's last, smaller batch on a mesh; `place` is its index in the chunk.
+        """Sums over the source's last, smaller batch on a mesh. `place` is its index in the chunk.
 
         This is a separate function, since DTensor can't lay out recomputed values for gradients twice in one function.
         """
@@ -169,8 +169,8 @@ class Evaluator:
     """Evaluates a task on a source.
 
     If an optimizer averages the weights, the averages are evaluated. The last batch is padded, but the task gets only
-    real examples. Evaluators in `beside` share their averaged weights with this evaluator, and for chunks of equal
-    shape also their traced functions.
+    real examples. Evaluators in `beside` share their averaged weights with this one. For chunks of equal shape, they
+    also share their traced functions.
     """
 
     def __init__(self, experiment: Experiment, source: Source, *beside: "Evaluator", global_batch_size: int = 256):
@@ -200,7 +200,7 @@ class Evaluator:
         self.sums: ChunkSums = next(known, None) or self._make_sums(experiment, element)
 
     def _make_sums(self, experiment: Experiment, element: Any) -> ChunkSums:
-        """Traces the evaluation; raises an error if its metrics would depend on the batch size."""
+        """Traces the evaluation. Raises an error if its metrics would depend on the batch size."""
         any_rows = {key: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype) for key, spec in element[0].items()}
         narrowing = experiment.narrowing(EVALUATE, any_rows)
         replicas, evaluate = self.exchange.replicas, self.task.evaluate
@@ -232,7 +232,7 @@ class Evaluator:
         )
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """Returns the metrics of the task's `evaluate` over the whole source; calls `alive` after each chunk."""
+        """Returns the metrics of the task's `evaluate` over the whole source. Calls `alive` after each chunk."""
         self.averaged.update()
         sums = self.sums.spec.zero_sums()
         self.sums.trace()
@@ -252,7 +252,7 @@ class Evaluator:
         return figures
 
     def _refuse_unfit_example(self, name: str, value: float, alive: Callable[[], None]) -> None:
-        """Raises a `DataError` if one non-finite example is the reason why the metric `name` isn't finite."""
+        """Raises a `DataError` if the metric `name` isn't finite because of one non-finite example."""
         from trainers.errors.bad_examples import blamed_feature, unfit_example
 
         def goes_wrong(batch: Batch) -> bool:
@@ -306,7 +306,7 @@ class Evaluations:
         return len(self._evaluators)
 
     def trace(self) -> None:
-        """Compiles evaluations before training, on the platforms where the first evaluation would be too late."""
+        """Compiles evaluations before training, if the first evaluation would be too late for this."""
         for evaluator in self._evaluators.values():
             evaluator.sums.trace()
 
@@ -319,7 +319,7 @@ class Evaluations:
             )
 
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> Iterator[tuple[str, dict[str, float]]]:
-        """Yields `(split, metrics)` for each held-out source; calls `alive` after each chunk of batches."""
+        """Yields `(split, metrics)` for each held-out source. Calls `alive` after each chunk of batches."""
         self.check()
         for split, evaluator in self._evaluators.items():
             yield split, evaluator.evaluate(alive)

@@ -2,7 +2,7 @@
 
 python -I alone.py FORMAT MODEL GIVEN.npz MADE.npz
 
-`GIVEN.npz` holds inputs as `FUNCTION/NUMBER/NAME`; `MADE.npz` gets outputs with such names. bfloat16, which NumPy
+`GIVEN.npz` holds inputs as `FUNCTION/NUMBER/NAME`. `MADE.npz` gets outputs with such names. bfloat16, which NumPy
 lacks, is stored as float32. Exit code 8: the disk is full.
 """
 
@@ -17,7 +17,7 @@ Call = Callable[..., Mapping[str, Any]]
 
 
 def saved_model(path: str) -> Callable[[str], Call]:
-    """Loads a SavedModel; returns `get(name)`, which returns the exported function of that name."""
+    """Loads a SavedModel. Returns `get(name)`, which returns the exported function of that name."""
     import tensorflow as tf
 
     model = tf.saved_model.load(path)
@@ -36,7 +36,7 @@ def saved_model(path: str) -> Callable[[str], Call]:
 
 
 def tflite(path: str) -> Callable[[str], Call]:
-    """Loads a TensorFlow Lite file; returns `get(name)`, which returns the signature of that name as a function."""
+    """Loads a TensorFlow Lite file. Returns `get(name)`, which returns the signature of that name as a function."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(path)

@@ -18,7 +18,7 @@ class Asked(NamedTuple):
 
 
 def asked(formats: str, weights: str) -> Asked:
-    """Parses the values of `--format` and `--weights`; raises an error if they are unknown or can't be combined."""
+    """Parses the values of `--format` and `--weights`. Raises an error if they are unknown or can't be combined."""
     names = [name.strip() for name in formats.split(",")]
     for flag, found, known in (("format", names, FORMATS), ("weights", [weights], WEIGHTS)):
         for name in found:

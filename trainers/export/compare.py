@@ -1,4 +1,4 @@
-"""Compares an export with the task on real examples; the export runs in a process without this project."""
+"""Compares an export with the task on real examples. The export runs in a process without this project."""
 
 import dataclasses
 import errno
@@ -97,13 +97,13 @@ def _array(x: tf.Tensor) -> Array:
 
 
 def _rows(size: int, *, choices: bool) -> list[int]:
-    """Returns the batch size of each call; with `choices`, more rows, to measure the share of equal choices."""
+    """Returns the batch size of each call. It is larger with `choices`, to measure the share of equal choices."""
     further = (min(size, MOST_EXAMPLES) - sum(BATCHES)) // BATCHES[-1] if choices else 0
     return [*BATCHES, *[BATCHES[-1]] * further]
 
 
 def computed_alone(kind: str, model: Path, given: Calls, folder: Path) -> Calls:
-    """Returns the outputs of the export `model` for `given`, computed in a new process; `folder` is for its files."""
+    """Returns the outputs of the export `model` for `given`, computed in a new process. `folder` is for its files."""
     folder.mkdir()
     np.savez(folder / "given.npz", **given)
     arguments = [kind, str(model.resolve()), "given.npz", "made.npz"]
@@ -145,7 +145,7 @@ def differences(expected: Calls, made: Calls, served: Mapping[str, Served]) -> F
 def check_same(
     found: Found, served: Mapping[str, Served], *, kind: str, weights: str, computed: str = "float32"
 ) -> None:
-    """Raises an error if a difference in `found` exceeds the limit for `weights`, or for what is `computed` in."""
+    """Raises an error if a difference in `found` exceeds the limit for `weights`, or for the dtype `computed`."""
     least, most = (worst(limits[weights], limits[computed]) for worst, limits in LIMITS)
     for function, outputs in found.items():
         for name, (largest, same) in outputs.items():

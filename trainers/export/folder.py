@@ -104,7 +104,7 @@ def bytes_of(path: Path) -> int:
 
 
 def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:
-    """Writes the functions of `program` in the format `kind`, with weights of type `weights`; returns the path."""
+    """Writes the functions of `program` in the format `kind`, with weights of type `weights`. Returns the path."""
     path = folder / NAMES[kind]
     if kind == "saved_model":
         write_saved_model(program, path, weights=weights)
@@ -117,7 +117,7 @@ def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:
 
 
 def write_saved_model(program: Program, path: Path, *, weights: str) -> None:
-    """Writes a SavedModel whose signatures are the functions by name; the first one is also the default."""
+    """Writes a SavedModel whose signatures are the functions by name. The first one is also the default."""
     module, functions = program.exported(weights)
     default = next(iter(functions.values()))
     tf.saved_model.save(module, str(path), signatures={"serving_default": default, **functions})

@@ -41,7 +41,7 @@ class Configuration:
 
     @property
     def given(self) -> str:
-        """Returns all bindings as one gin file. Bindings that only overridden values use are comments."""
+        """Returns all bindings as one gin file. A binding that only overridden values use becomes a comment."""
         lines = [f"{item.statement.format()}  # {_comment(str(item.place))}" for item in self.imports]
         idle = self._idle()
         for b in self.bindings:
@@ -50,7 +50,7 @@ class Configuration:
         return "\n".join([*lines, ""])
 
     def bound(self, name: str) -> Any:
-        """Returns the value bound to `name`, with macros resolved, or `None`; imports nothing."""
+        """Returns the value bound to `name`, with macros resolved, or `None`. Imports nothing."""
         values = {}
         for b in self.bindings:
             if not b.scope:
@@ -70,7 +70,7 @@ class Configuration:
     ) -> None:
         """Imports the modules in gin files, makes all checks that need no call, and passes the bindings to gin.
 
-        `roots` are the configurables that the command calls; it calls those in `required` without arguments. `scopes`
+        `roots` are the configurables that the command calls. It calls those in `required` without arguments. `scopes`
         are the gin scopes that code opens. `register(selectors)` imports configurables that aren't imported yet.
         """
         for item in self.imports:
@@ -89,7 +89,7 @@ class Configuration:
         self._tell_gin()
 
     def check_consumed(self) -> None:
-        """Raises an error for a binding that no call has used or could use later, in any mode. Call it after set-up."""
+        """Raises an error for a binding that no call has used, or could use in some mode. Call it after set-up."""
         operative, reachable = _operative(), self._reachable(self._everything)
         for binding in self._without_effect(operative, reachable):
             selector = registry.matches(binding.selector)[0]
@@ -125,7 +125,7 @@ class Configuration:
         ]
 
     def _idle(self) -> list[Binding]:
-        """Returns the bindings that only overridden values refer to; an empty list before `bind`."""
+        """Returns the bindings to which only overridden values refer, or an empty list before `bind`."""
         if not self._roots:
             return []
         idle = self._without_effect(_operative(), self._reachable(self.bindings))

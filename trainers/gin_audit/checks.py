@@ -38,7 +38,7 @@ def check_names(bindings: Sequence[Binding]) -> None:
 
 
 def _the_one(selector: str, binding: Binding, reference: Reference | None = None) -> str:
-    """Returns the complete selector for the name `selector`; raises an error if it is unknown or ambiguous."""
+    """Returns the complete selector for the name `selector`. Raises an error if it is unknown or ambiguous."""
     found = registry.matches(selector)
     named = f"`{reference or selector}`"
     if not found:
@@ -97,7 +97,7 @@ def check_placeholders(bindings: Iterable[Binding]) -> None:
 
 
 def check_macros_used(bindings: Iterable[Binding], everything: Sequence[Binding], arrivals: Iterable[Arrival]) -> None:
-    """Raises an error for an unused macro; `everything` also has overridden bindings, whose macros count as used."""
+    """Raises an error for an unused macro. `everything` also has overridden bindings, whose macros count as used."""
     used = {
         name.name for b in everything for name in names_in(b.value) if isinstance(name, Macro) and name.name != b.name
     }
@@ -267,7 +267,7 @@ def _refers(reference: Reference, hint: Any, made_by: MadeBy) -> bool:
 
 
 def _produces(made: Any, hint: Any) -> bool:
-    """Returns whether a function annotated with return type `made` may return a `hint`; so may a supertype."""
+    """Returns whether a function with the annotated return type `made` may return a `hint`. A supertype may."""
     made, hint = _unwrapped(made), _unwrapped(hint)
     if _says_nothing(made) or _says_nothing(hint):
         return True

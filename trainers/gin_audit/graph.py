@@ -1,6 +1,6 @@
 """The graph of configurables that the command's configurables reach, through `@references` and `%macros`.
 
-The graph follows gin's scopes. `@g/adamw()` is called in scope `g`, whatever the outer scope; `@adamw()` inherits the
+The graph follows gin's scopes. `@g/adamw()` is called in scope `g`, whatever the outer scope. `@adamw()` inherits the
 scope. The value of `%lr` is made in scope `lr`. A binding for scope `s` applies in every scope that begins with `s`.
 """
 
@@ -24,7 +24,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """A reached node, with the reference and the binding that lead to it; both are None for calls in code."""
+    """A reached node, and the reference and binding that lead to it. Calls in code have None for both."""
 
     node: Node
     reference: Reference | None = None
@@ -67,7 +67,7 @@ class Graph:
         return value
 
     def holding(self, node: Node) -> dict[str, Binding]:
-        """Returns `{parameter: binding}` for a call of `node`; the binding with the longest scope wins."""
+        """Returns `{parameter: binding}` for a call of `node`. The binding with the longest scope wins."""
         found = [binding for binding in self.bound.get(node.selector, ()) if covers(binding.scope, node.scope)]
         return {binding.parameter: binding for binding in sorted(found, key=lambda binding: len(binding.scope))}
 

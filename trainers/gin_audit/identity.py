@@ -1,7 +1,7 @@
 """Identity of an experiment: a dict of the bindings in effect, its hash, and the difference of two identities as text.
 
 Parameters are identified without modules (`Trainer.steps`, `Class.method.parameter`), so that files may move. If a run
-uses two configurables of the same name, both keep their modules; other imports change nothing.
+uses two configurables of the same name, both keep their modules. Other imports change nothing.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class _Bound:
         return {(match["scope"].rstrip("/"), match["selector"]) for match in found if match["selector"]}
 
     def refers_to(self, other: "_Bound", foreign: Set[str] = frozenset()) -> bool:
-        """Returns whether the value refers to the configurable of `other`; a reference without a scope may inherit any.
+        """Returns whether the value refers to the configurable of `other`. A reference without a scope may inherit any.
 
         A scope in `foreign` is inherited only if this parameter has the same scope.
         """
@@ -74,7 +74,7 @@ def identity(exclude: Sequence[str] = ()) -> dict[str, str]:
 
 
 def read_identity(saved: Mapping[str, str], own: Mapping[str, str], exclude: Sequence[str] = ()) -> dict[str, str]:
-    """Converts the identity `saved` in a manifest to this version's form; `own` is this run's identity.
+    """Converts the identity `saved` in a manifest to this version's form. `own` is this run's identity.
 
     Old manifests contain complete selectors, and parameters of configurables that only excluded parameters refer to,
     such as hooks. Those are removed, and so are parameters that this run excludes. A parameter that the manifest lacks

@@ -66,7 +66,7 @@ class _Reader(config_parser.ParserDelegate):
         return Macro(macro_name)
 
     def read_file(self, name: str, place: Place | None = None, inside: tuple[Path, ...] = ()) -> None:
-        """Reads the gin file `name`; an included file is also searched in the folder of the including file."""
+        """Reads the gin file `name`. An included file is also searched in the folder of the including file."""
         bases = [Path(), *(path.parent for path in inside[-1:]), *self.search]
         found = [base / name for base in bases if (base / name).exists()]
         path = next((path for path in found if path.is_file()), found[0] if found else None)

@@ -18,7 +18,7 @@ _UNRESOLVED = (NameError, AttributeError, TypeError, SyntaxError, ValueError, Lo
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One parameter; `hint` is its annotation, or `Any` without an annotation that can be resolved."""
+    """One parameter. `hint` is its annotation, or `Any` without an annotation that can be resolved."""
 
     default: Any
     hint: Any

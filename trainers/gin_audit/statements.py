@@ -153,7 +153,7 @@ def is_placeholder(value: Any) -> bool:
 
 
 def settle(bindings: Iterable[Binding]) -> tuple[tuple[Binding, ...], tuple[Override, ...]]:
-    """Returns the final bindings and the overrides; raises an error for a duplicate within one file."""
+    """Returns the final bindings and the overrides. Raises an error for a duplicate within one file."""
     groups: dict[tuple[str, ...], list[Binding]] = {}
     overrides: list[Override] = []
     for new in bindings:

@@ -1,4 +1,4 @@
-"""Reads configuration files as text; raises an error for binary files and the like."""
+"""Reads configuration files as text. Raises an error for binary files and the like."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ _SHOWN = 200  # characters of a line in a message
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file; raises an `OSError`, or a `ValueError` with the reason why it isn't text."""
+    """Returns the text of a file. Raises an `OSError`, or a `ValueError` with the reason why it isn't text."""
     size = path.stat().st_size
     if not path.is_file():  # reading a pipe blocks, and a device may be endless
         raise ValueError("it is a directory" if path.is_dir() else "it is a pipe or a device, not a file")

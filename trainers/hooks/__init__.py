@@ -80,19 +80,19 @@ class Run(Protocol):
         """Evaluates the task, reports the metrics, and returns the last reported metrics of all splits."""
 
     def report(self, split: str, figures: Mapping[str, float]) -> None:
-        """Writes quality metrics of the task; the last reported values become part of the run's result."""
+        """Writes quality metrics of the task. The last reported values become part of the run's result."""
 
     def check_replicas(self) -> None:
         """Raises a `DriftError` if replicas hold different values of a variable."""
 
     def save(self) -> Path:
-        """Starts to save a checkpoint of the current step in the background; returns the checkpoint's path."""
+        """Starts to save a checkpoint of the current step in the background. Returns the checkpoint's path."""
 
     def settle(self) -> None:
         """Waits until pending checkpoints are written."""
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this step, with all hooks and saves that are due at the end; `reason` is recorded."""
+        """Ends the run after this step, with all hooks and saves that are due at the end. `reason` is recorded."""
 
 
 class ChunkHook:
@@ -102,7 +102,7 @@ class ChunkHook:
         """Called once, when tracing is complete and before the first step."""
 
     def before_chunk(self, run: Run) -> None:
-        """Called before each chunk of steps; the chunk begins at `run.step`."""
+        """Called before each chunk of steps. The chunk begins at `run.step`."""
 
     def after_chunk(self, run: Run) -> None:
         """Called after each chunk of steps, before hooks that are due are called."""
@@ -112,7 +112,7 @@ class ChunkHook:
 
 
 class Hook(ChunkHook, abc.ABC):
-    """Base class of hooks, called every `every` steps and at the end; `every=None` means only at the end."""
+    """Base class of hooks, called every `every` steps and at the end. `every=None` means only at the end."""
 
     every: int | None = None
     section = "hook"  # the watchdog's name for this part of the run
@@ -151,7 +151,7 @@ class Hook(ChunkHook, abc.ABC):
 
 
 def by_name(hooks: Sequence[Hook]) -> dict[str, Hook]:
-    """Returns `{name: hook}`; the name is the class's name, and `Name_2` for a second hook of the class."""
+    """Returns `{name: hook}`. The name is the class's name, and `Name_2` for a second hook of the class."""
     named: dict[str, Hook] = {}
     for hook in hooks:
         name = type(hook).__name__
@@ -164,7 +164,7 @@ LACKING = "until then the run goes on without"
 
 
 def keep_sample(run: Run, name: str, content: bytes) -> None:
-    """Writes the file `samples/NAME` of the run atomically; if the disk is full, warns once and skips the file."""
+    """Writes the file `samples/NAME` of the run atomically. If the disk is full, warns once and skips the file."""
     path = run.workdir.path / "samples" / name
     with run.telemetry.sparing():
         with space_for(path.parent, then=LACKING):

@@ -19,7 +19,7 @@ STEPS, ROWS, CHUNK_STEPS = 600, 64, 10
 
 
 class DigitJudge(Module):
-    """A digit classifier with 64 features; `__init__` trains it in about a second, with equal results in every run.
+    """A digit classifier with 64 features. `__init__` trains it in about a second, with equal results in every run.
 
     It learns the `label`s of `source` from `image(batch)`: images [batch, height, width, channels] in [-1, 1].
     """
@@ -94,7 +94,7 @@ class DigitQuality:
         self.seed = seed
 
     def __call__(self, image: tf.Tensor, label: tf.Tensor | None = None) -> dict[str, float]:
-        """Returns quality metrics of images in [-1, 1]; `label_accuracy` is the share that show their `label`."""
+        """Returns quality metrics of images in [-1, 1]. `label_accuracy` is the share that show their `label`."""
         judge, real = _judge(self.seed), _features_of_real(self.seed, tuple(image.shape[1:3]))
         fake = judge.features(image)
         distance = self._distance(fake, real)

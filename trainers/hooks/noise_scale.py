@@ -17,7 +17,7 @@ class NoiseScale(Hook):
     Follows McCandlish et al. (2018), "An empirical model of large-batch training": B = tr(Σ) / |G|², the variance of an
     example's gradient over the square of the mean gradient, in examples, or tokens if the loss has a weight per token.
     Each step compares the gradients of its microbatches on all replicas with their mean, so it needs two or more. The
-    value of a metric line is over all steps since the last one; it is negative or `nan` if these are too few.
+    value of a metric line is over all steps since the last one. It is negative or `nan` if these are too few.
     """
 
     noise_scale = True

@@ -34,7 +34,7 @@ class Norms(Hook):
         self._watch: Watch | None = None
 
     def check(self, run: Run) -> None:
-        """Prepares the measurement; raises an error if replicas or workers take separate steps."""
+        """Prepares the measurement. Raises an error if replicas or workers take separate steps."""
         backend, experiment, batches = run.train_step.backend, run.experiment, run.input
         if not backend.steps_together:
             who = f"{backend.how} {'replicas' if backend.steps_here else 'workers'} take"

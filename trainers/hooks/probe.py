@@ -83,7 +83,7 @@ class LinearProbe(Hook):
 
 
 def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -> float:
-    """Fits a logistic regression to `features` and `labels`; returns its accuracy on `asked` with labels `truth`."""
+    """Fits a logistic regression to `features` and `labels`. Returns its accuracy on `asked` with labels `truth`."""
     mean, deviation = features.mean(0), features.std(0) + 1e-3 * features.std()
     known, others = (tf.constant((x - mean) / deviation, tf.float32) for x in (features, asked))
     logits = _fitted(known, tf.constant(labels, tf.int32), others, int(labels.max()) + 1)
@@ -92,7 +92,7 @@ def probe_accuracy(features: Array, labels: Array, asked: Array, truth: Array) -
 
 @tf.function(autograph=False)
 def _fitted(known: tf.Tensor, labels: tf.Tensor, asked: tf.Tensor, classes: int) -> tf.Tensor:
-    """Fits a logistic regression to `known` [rows, size] and `labels`; returns the logits of `asked` [rows, size]."""
+    """Fits a logistic regression to `known` [rows, size] and `labels`. Returns the logits of `asked` [rows, size]."""
     rule, root = adam(RATE), float(known.shape[1]) ** 0.5  # one rate for any number of features
     weights = {"w": tf.zeros([known.shape[1], classes]), "b": tf.zeros([classes])}
 

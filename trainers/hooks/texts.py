@@ -32,7 +32,7 @@ TOGETHER = 64  # texts generated at once, limited by the size of the key-value c
 
 @gin.configurable
 class Texts(Hook):
-    """Continues each of `prompts`; writes the texts to `samples/`, and each text's first line to the console.
+    """Continues each of `prompts`. Writes the texts to `samples/`, and each text's first line to the console.
 
     The random numbers are the same each time.
     """

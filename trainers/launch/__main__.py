@@ -126,7 +126,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(launch: Launch) -> int:
-    """Runs the workers; returns one exit code for the whole cluster."""
+    """Runs the workers. Returns one exit code for the whole cluster."""
     flags = launch.flags
     start_logging(flags.verbosity)
     try:

@@ -20,7 +20,7 @@ def worker_commands(workers: int, main_flags: Sequence[str], network: Network) -
 
 
 def served_commands(workers: int, servers: int, main_flags: Sequence[str], network: Network) -> list[Command]:
-    """Returns commands for a chief and its parameter servers and workers; the others continue if a worker fails."""
+    """Returns commands for a chief and its parameter servers and workers. The others continue if a worker fails."""
     commands = _commands({"chief": 1, "ps": servers, "worker": workers}, main_flags, network)
     chief, *others = commands.items()
     return [

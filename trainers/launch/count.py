@@ -1,7 +1,7 @@
 """`python -m trainers.launch.count --workers=N -- <flags of trainers.main>`: how many of N workers can share a step.
 
 Prints the number, for scripts that start workers themselves (`deploy/slurm.sh`). The flags are those of
-`trainers.launch`; with `--min_workers=K`, fewer than K are an error.
+`trainers.launch`. With `--min_workers=K`, fewer than K are an error.
 """
 
 if __name__ == "__main__":

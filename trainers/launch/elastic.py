@@ -43,7 +43,7 @@ class Sharing:
 
 
 def read_sharing(main_flags: FlagValues) -> Sharing:
-    """Reads the batch sizes from the gin files; raises a `ConfigurationError` unless the strategy is `multi_worker`."""
+    """Reads the batch sizes from the gin files. Raises a `ConfigurationError` unless the strategy is `multi_worker`."""
     import_packages("gin")
     from trainers.gin_audit import audit
 
@@ -69,7 +69,7 @@ def read_sharing(main_flags: FlagValues) -> Sharing:
 
 
 class Roster:
-    """Tracks how many of `workers` workers are left after failures; at least `fewest` must be able to start."""
+    """Tracks how many of `workers` workers are left after failures. At least `fewest` must be able to start."""
 
     def __init__(self, workers: int, *, fewest: int, sharing: Sharing):
         self.workers, self.left, self.fewest, self.sharing = workers, workers, fewest, sharing
@@ -92,7 +92,7 @@ class Roster:
         return self.count >= self.fewest
 
     def lose(self, failures: Sequence[Ending]) -> None:
-        """Removes the workers that were killed or, if none was, those that hung; the others lost a peer."""
+        """Removes the workers that were killed, or if none was, those that hung. The others only lost a peer."""
         killed = [ending for ending in failures if ending.code < 0 and not ending.overdue]
         self.left -= len(killed or [ending for ending in failures if ending.overdue])
 

@@ -34,7 +34,7 @@ class Network:
 
 
 def choose_network(*, open_ports: bool) -> Network:
-    """Returns the safest protection that works; raises a `ConfigurationError` if none does, unless `open_ports`."""
+    """Returns the safest protection that works. Raises a `ConfigurationError` if none does, unless `open_ports`."""
     if not open_ports:
         try:
             return Network(loopback_alone(), ALONE)
@@ -70,7 +70,7 @@ def _stay() -> None:
 
 
 def loopback_alone() -> Callable[[], None]:
-    """Makes a network with only loopback; returns a function that moves a process into it for good.
+    """Makes a network with only loopback. Returns a function that moves a process into it for good.
 
     Raises `OSError` if the system refuses. Without permission for a network namespace, it also makes a user namespace.
     """
@@ -89,7 +89,7 @@ def loopback_alone() -> Callable[[], None]:
 
 
 def _made(kinds: int) -> list[int]:
-    """Returns open files of new namespaces, which a forked process makes; the caller's namespaces don't change."""
+    """Returns open files of new namespaces, which a forked process makes. The caller's namespaces don't change."""
     ready, done = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -133,7 +133,7 @@ def _map_users(pid: int) -> None:
 
 
 def _in_a_fork(call: Callable[[], None]) -> int:
-    """Runs `call` in a forked process; returns the errno of a failed call, or 0."""
+    """Runs `call` in a forked process. Returns the errno of a failed call, or 0."""
     pid = os.fork()
     if pid == 0:
         os._exit(_errno_of(call))

@@ -35,7 +35,7 @@ class Command:
 
 
 class Signals:
-    """Records signals within `with Signals() as signals:` instead of obeying them; `received` are stop requests."""
+    """Records signals within `with Signals() as signals:` instead of obeying them. `received` are stop requests."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -63,7 +63,7 @@ class Signals:
         return found
 
     def warned_within(self, seconds: float) -> bool:
-        """Waits up to `seconds` for a SIGUSR1; returns whether one came. A request to stop ends the wait."""
+        """Waits up to `seconds` for a SIGUSR1. Returns whether one came. A request to stop ends the wait."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.received:
             if signal.SIGUSR1 in self.new():
@@ -139,7 +139,7 @@ class _Output:
         selector.register(pipe, selectors.EVENT_READ, self)
 
     def pass_on(self) -> None:
-        """Forwards the complete lines read so far; keeps an incomplete line until its end arrives."""
+        """Forwards the complete lines read so far. Keeps an incomplete line until its end arrives."""
         if self.pipe.closed:
             return
         try:

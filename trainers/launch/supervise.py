@@ -21,7 +21,7 @@ def supervise(
     out: BinaryIO,
     err: BinaryIO,
 ) -> int:
-    """Runs the commands as one group, and restarts the group while this may help; returns one exit code.
+    """Runs the commands as one group, and restarts the group while this may help. Returns one exit code.
 
     A `roster` tracks lost workers, so that `make_commands` starts the remaining ones.
     """
@@ -55,7 +55,7 @@ def supervise(
 
 
 def _are_put_back(roster: Roster, told: str, deadline: float, signals: Signals, out: BinaryIO) -> bool:
-    """Waits `deadline` seconds for a SIGUSR1, which means that all workers can start; returns whether one came."""
+    """Waits `deadline` seconds for a SIGUSR1, which means that all workers can start. Returns whether one came."""
     signals.new()  # discards earlier signals, which were for the workers
     say(out, f"{told}: {roster.shortage}; waiting {deadline:g} s for a SIGUSR1, after which all restart")
     came = signals.warned_within(deadline)

@@ -1,4 +1,4 @@
-"""Runs a group of processes: when one ends, the others end soon, except for expendable ones.
+"""Runs a group of processes. When one ends, the others end soon, unless the one is expendable.
 
 All of it runs in one thread, so output lines never mix, and signals are handled between checks of the processes.
 """
@@ -19,7 +19,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Restarts:
-    """Counts the remaining restarts; restarting a single process takes one, and restarting all processes takes one.
+    """Counts the remaining restarts. Restarting one process takes one, and so does restarting all.
 
     >>> restarts = Restarts(1)
     >>> restarts.take(), str(restarts), restarts.take()
@@ -30,7 +30,7 @@ class Restarts:
         self.most = self.left = most
 
     def take(self) -> bool:
-        """Takes one restart; returns False if none was left."""
+        """Takes one restart. Returns False if none was left."""
         if self.left == 0:
             return False
         self.left -= 1
@@ -50,7 +50,7 @@ class Replacements:
         self._given_up: set[int] = set()
 
     def spare(self, ending: Ending) -> bool:
-        """Schedules a restart of an expendable process, if one is left; returns whether the others continue."""
+        """Schedules a restart of an expendable process, if one is left. Returns whether the others continue."""
         command = self._commands[ending.index]
         if not command.spare or not may_pass(ending):
             return False
@@ -81,7 +81,7 @@ class Replacements:
 def run_together(
     commands: Sequence[Command], *, restarts: Restarts, deadline: float, signals: Signals, out: BinaryIO, err: BinaryIO
 ) -> list[Ending]:
-    """Runs all processes until they end; returns the endings that matter, in order.
+    """Runs all processes until they end. Returns the endings that matter, in order.
 
     When a process finishes, or a first one fails, the others have `deadline` seconds left. In a cluster with a chief,
     they also get a SIGTERM then; endings that this signal explains are left out.
@@ -102,7 +102,7 @@ def run_together(
 
 
 class _Group(contextlib.ExitStack):
-    """The running processes and their endings; the end of the `with` block kills all processes."""
+    """The running processes and their endings. The end of the `with` block kills all processes."""
 
     def __init__(
         self, commands: Sequence[Command], restarts: Restarts, *, deadline: float, out: BinaryIO, err: BinaryIO
@@ -128,7 +128,7 @@ class _Group(contextlib.ExitStack):
             say(self._out, f"started {', '.join(started)}")
 
     def listen(self, seconds: float) -> None:
-        """Forwards the processes' output; waits up to `seconds` for some."""
+        """Forwards the processes' output. Waits up to `seconds` for some."""
         for key, _ in self._selector.select(seconds):
             key.data.pass_on()
 

@@ -1,4 +1,4 @@
-"""Starts a run: locks the workdir, refuses the workdir of another run, and records the configuration and versions.
+"""Starts a run: locks the workdir, refuses another run's workdir, and records configuration and versions.
 
 `config/history/0002-step-000001000/` holds the run's second configuration, with which it resumed at step 1000.
 """
@@ -57,7 +57,7 @@ class Start:
         self.began = False  # True once the first chunk of steps is traced
 
     def claim(self) -> checkpoint.Manifest | None:
-        """Locks the workdir; returns its newest checkpoint. A changed configuration is an error unless allowed."""
+        """Locks the workdir and returns its newest checkpoint. A changed configuration is an error unless allowed."""
         own, found = self.configured.identity, newest_checkpoint(self.workdir)
         self.workdir.create()
         if is_chief():
@@ -141,7 +141,7 @@ def record_start(
 ) -> None:
     """Records the configuration, versions, devices, precision, revision and command of a start at `step`.
 
-    `given` is the text of all gin files together; a run trained by Python calls has none.
+    `given` is the text of all gin files together. A run trained by Python calls has none.
     """
     run = {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""Training from its initial weights (random, another run's, a checkpoint's) to its result, by command or Python."""
+"""Trains from initial weights (random, another run's, or a checkpoint's) to the result, for command and Python."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ WRITING_SECONDS = 60.0  # limit for a checkpoint being written when another work
 
 
 class Beginning(NamedTuple):
-    """`lines` to print about how training begins; `to_save`, whether to save a checkpoint before the first step.
+    """`lines` to print about how training begins, and whether to save a checkpoint before the first step (`to_save`).
 
     This checkpoint makes the start final: the run no longer needs another run's weights, and a repeated command doesn't
     restart the optimizer twice.
@@ -31,7 +31,7 @@ class Beginning(NamedTuple):
 
 
 def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: bool = False) -> Beginning:
-    """Restores the newest checkpoint, `manifest`, or else sets the initial weights; returns a `Beginning`."""
+    """Restores the checkpoint `manifest`, or sets the initial weights if there is none. Returns a `Beginning`."""
     if manifest is None:
         if restart_optimizer:
             raise ConfigurationError(
@@ -74,7 +74,7 @@ def begin(trainer: Trainer, manifest: Manifest | None, *, restart_optimizer: boo
 
 
 def warm_start(trainer: Trainer) -> str | None:
-    """Initialises a new run with the weights of `Experiment.start_from`; returns a line to print, or None if unset.
+    """Initialises a new run with the weights of `Experiment.start_from`. Returns a line to print, or None if unset.
 
     Optimizer state is new: averaged weights, and the weights at the start of a round of local steps, are set to the
     loaded weights.
@@ -151,7 +151,7 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
 
 
 def _telemetry(trainer: Trainer, *, quiet: bool) -> Telemetry:
-    """Returns the writers of metrics; a worker other than the chief has none."""
+    """Returns the writers of metrics. A worker other than the chief has none."""
     if not is_chief():
         return Telemetry([])
     workdir = trainer.workdir
@@ -183,7 +183,7 @@ def _write_failure(trainer: Trainer, start: Start, *, exit_code: int, reason: st
 
 
 def _end_again(trainer: Trainer, *, quiet: bool) -> None:
-    """Reports that the run has finished before; writes `result.json` if a kill prevented this."""
+    """Reports that the run has finished before. Writes `result.json` if a kill prevented this."""
     trainer.state.tidy()
     result = trainer.workdir.read_result()
     if trainer.agreement.any_worker(result.get("exit_code") != 0 or result.get("step") != trainer.step):
@@ -199,7 +199,7 @@ def _end_again(trainer: Trainer, *, quiet: bool) -> None:
 def ending_where_it_hangs(
     trainer: Trainer, write_result: WriteResult | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Within the block, ends the process if a section of the run shows no progress for longer than its deadline."""
+    """In its block, ends the process if a section of the run shows no progress for longer than its deadline."""
     ending = Ending(
         trainer.watchdog,
         trainer.settings.limits,

@@ -1,4 +1,4 @@
-"""Explains a non-finite step: the first non-finite value, and the example that caused it, if one did."""
+"""Explains a non-finite step: names the first non-finite value, or the example that caused it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -55,10 +55,11 @@ def _explain(train_step: TrainStep, input: Input, step: int) -> TapeloopError:
 
 
 def _mend_struck(train_step: TrainStep) -> str | None:
-    """Replaces non-finite weights with 0.01, so that the step can be repeated; returns a text that names them, or None.
+    """Replaces non-finite weights with 0.01, so that the step can be repeated. Returns a text that names them, or None.
 
-    Such weights come from an update whose loss was finite. Their old values are lost. A gradient that is non-finite
-    because of its data remains so with any weights; one that was non-finite because of the weights becomes finite.
+    An update whose loss was finite has written such weights, and their old values are lost. In the repetition, a
+    gradient that is non-finite because of its data remains so. One that was non-finite because of the weights becomes
+    finite.
     """
     said = None
     for name, optimizer in train_step.optimizers.items():
@@ -74,8 +75,8 @@ def _mend_struck(train_step: TrainStep) -> str | None:
 def _bad_phase(train_step: TrainStep, values: Batch, index: int) -> str | None:
     """Returns a text on the non-finite metrics and gradients of the first bad phase in step `index`, or None.
 
-    Repeats the step without tracing, with the current weights: these have changed since the step's beginning only
-    by updates of the phases before the bad phase.
+    It repeats the step without tracing, with the current weights. Since the step's beginning, only phases before the
+    bad one have changed them.
     """
     values = dict(values)
     microbatches, _ = shape_of(values)

@@ -1,6 +1,6 @@
 """`Trainer.compile = "auto"`: chooses what XLA compiles, by measuring in the first seconds of a run.
 
-The programs to compare take turns on steps of the first chunk. Then all variables get their old values back: measuring
+The compared programs take turns on steps of the first chunk. Then all variables get their old values back, so measuring
 trains nothing. The choice is saved in the workdir before the first step, and a resumed run uses the same program.
 """
 
@@ -54,7 +54,7 @@ class Choosing:
         look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        """`make_program` traces a chunk with the compilation set in the step; `look` may end the run on all workers."""
+        """`make_program` traces a chunk with the compilation set in the step. `look` may end the run on all workers."""
         self._train_step, self._state, self._agreement = context.train_step, context.state, context.agreement
         self._make_program, self._note, self._alive, self._look, self._clock = make_program, note, alive, look, clock
         self._kept = KeptChoice(self._train_step, self._state, note=note)
@@ -85,7 +85,7 @@ class Choosing:
                 part.assign(value)
 
     def again(self) -> Program:
-        """Returns the program that the run has recorded, also for another machine; measures and writes nothing."""
+        """Returns the program that the run has recorded, even on another machine. It measures and writes nothing."""
         words = self._of_chief(self._kept.anywhere() if is_chief() else None)
         self._train_step.compile(what_to_compile(words or OFF))
         return self._make_program()
@@ -175,7 +175,7 @@ class Choosing:
         return self._train_step.exchange.strategy.experimental_local_results(variable)
 
     def _of_chief(self, own: Any) -> Any:
-        """Returns the chief's `own` on all workers, because the workers' files and clocks differ."""
+        """Returns the chief's `own` on all workers, because files and clocks of workers differ."""
         return json.loads(self._agreement.first_text(json.dumps(own) if is_chief() else None) or "null")
 
 

@@ -40,16 +40,16 @@ class Chunks:
         return self._taken[0]
 
     def fetch_next(self, thread: futures.Executor) -> None:
-        """Fetches the next chunk in a thread, because the call alone takes as long as some short steps."""
+        """Fetches the next chunk in a thread. The call alone takes as long as some short steps."""
         if self._by_any_thread and self._ahead is None:
             self._ahead = thread.submit(next, self._chunks).result
 
     def close(self) -> None:
-        """Stops the prefetching and waits until it has stopped; otherwise Python's exit may wait for it for ever."""
+        """Stops the prefetching, and waits until it has stopped. Otherwise Python's exit may wait for ever."""
         self._chunks, self._ahead = iter(()), None
 
     def peek(self, *, within: bool) -> Any:
-        """Returns the chunk that contains the next step, without consuming it; `within` means the chunk taken last."""
+        """Returns the chunk with the next step, without consuming it. With `within`, it is the chunk taken last."""
         if within and self._taken:
             return self._taken[0]
         if self._ahead is None:
@@ -61,7 +61,7 @@ class Chunks:
 class Input:
     """The training batches of a run, which the step number alone determines.
 
-    `origin` counts the examples consumed before step 0; it differs from 0 after a resume with another batch size.
+    `origin` counts the examples consumed before step 0. It differs from 0 after a resume with another batch size.
     """
 
     def __init__(self, experiment: Experiment, settings: Settings):
@@ -93,7 +93,7 @@ class Input:
             self._reader = reader_of(self.source, self._settings, seed=self._reader.seed, as_kept=True)
 
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
-        """Returns the chunks from the one that contains `step`; calls `alive` while it seeks."""
+        """Returns the chunks from the one that contains `step`. Calls `alive` while it seeks."""
         # Meshes and servers copy each chunk to devices, in order with their other operations.
         return Chunks(self._stacked_from(step, alive), by_any_thread=self.backend.handed_over_by_any_thread)
 
@@ -137,7 +137,7 @@ class Input:
     def kept(self, step: int) -> dict[str, Any]:
         """Returns the input state that a checkpoint at `step` needs, besides the number of examples.
 
-        Call it on every worker; it raises a `DataError` if a stream that is replayed differs between workers.
+        Call it on every worker. It raises a `DataError` if a stream that is replayed differs between workers.
         """
         kept, examples = self._reader.kept(self.examples_before(step)), self.examples_before(step)
         if isinstance(self.source, Stream) and self.source.replay:
@@ -156,7 +156,7 @@ class Input:
         self._reader.load(kept, examples)
 
     def _read_as(self, step: int) -> int:
-        """Returns the step whose examples `step` reads: synthetic input repeats its first chunk."""
+        """Returns the step whose examples `step` reads. Synthetic input repeats its first chunk."""
         return step % self.chunk_steps if self._synthetic else step
 
     def _reading_from(self, step: int) -> Reading:
@@ -174,7 +174,7 @@ class Input:
 
 
 def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainStep) -> Callable[[Batch], Batch] | None:
-    """Returns the function that decodes stored examples within a step; None if examples arrive decoded.
+    """Returns the function that decodes stored examples in a step, or None if examples arrive decoded.
 
     Decoding is free in a chunk that is one XLA program; elsewhere it adds operations to each step.
     """

@@ -50,7 +50,7 @@ class Profiler(ChunkHook):
             self._ended()
 
     def _turn(self, run: Run) -> None:
-        """Begins the profile of the next chunk or steps if one is due or requested, and ends a complete one."""
+        """Ends a complete profile, and begins one if the next steps are to be profiled."""
         step, self._telemetry = run.step, run.telemetry
         wished = self._take_wish()
         if self._began is not None and step >= self._until:
@@ -67,7 +67,7 @@ class Profiler(ChunkHook):
                 self._begin(step, last)
 
     def _ended(self) -> bool:
-        """Ends the profile; returns whether it was saved. If not, as on a full disk, it warns and the run continues."""
+        """Ends the profile. Returns whether it was saved. If not, as on a full disk, it warns and the run continues."""
         began, self._began = self._began, None
         try:
             tf.profiler.experimental.stop()

@@ -20,10 +20,10 @@ Program = Callable[[Any, Any], object]  # called with a chunk and the position i
 
 
 class Programs:
-    """Makes the program that takes a chunk of steps. `chunk` is the function traced last."""
+    """Makes the program that takes a chunk of steps. `chunk` is the last traced function."""
 
     def __init__(self, context: RunContext, *, alive: Callable[[], object], look: Callable[[], object]):
-        """`look` ends the run after a signal; it is called while a program is chosen, which takes seconds."""
+        """`look` ends the run after a signal. It is called while a program is chosen, which takes seconds."""
         self.context, self._alive, self._look = context, alive, look
         step, state = context.train_step, context.state
         spec, progress = state.input.chunk_spec, state.progress
@@ -44,7 +44,7 @@ class Programs:
             return choosing.again() if choosing else self._traced()
 
     def begin(self, run: Program, stacked: Any) -> None:
-        """Calls the program `run` for zero steps: on a mesh the first call fixes the order of writing variables."""
+        """Calls the program `run` for zero steps. On a mesh, the first call fixes the order of writing variables."""
         with self.explained():
             run(stacked, self.context.train_step.backend.handed(tf.zeros([3], tf.int64)))
 
@@ -69,7 +69,7 @@ class Programs:
             telemetry.warn_once(short)
 
     def _choosing(self, note: Callable[[str], object]) -> "Choosing | None":
-        """Returns the `Choosing` for `Trainer.compile = "auto"`; None for other values, and on meshes and servers."""
+        """Returns the `Choosing` for `Trainer.compile = "auto"`. Other values, meshes and servers give None."""
         context = self.context
         if context.state.settings.compile != AUTO or context.train_step.backend.not_compiled:
             return None

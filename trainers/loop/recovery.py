@@ -18,7 +18,7 @@ class Recovery:
     """Checks for bad steps between chunks; ends the run, or lets it continue."""
 
     def __init__(self, context: RunContext, leave_capsule: LeaveCapsule | None):
-        """`leave_capsule` writes a bad step's capsule (failure snapshot); returns the error with the replay command."""
+        """`leave_capsule` writes a bad step's failure snapshot, and returns the error with the replay command."""
         self.context, self.state, self.agreement = context, context.state, context.agreement
         self.policies, self.skipping = self.state.settings.policies, self.state.skipping
         self._leave, self._told, self._capsule_left = leave_capsule, 0, False
@@ -31,12 +31,12 @@ class Recovery:
                 self.state.save()
 
     def figures(self) -> dict[str, int]:
-        """Returns the numbers of skipped steps and rollbacks so far; empty if the policies allow none."""
+        """Returns the numbers of skipped steps and rollbacks so far, or nothing if the policies allow none."""
         skipped = {"skipped_steps": self.skipping.skipped} if self.skipping and self.policies.skips else {}
         return {**skipped, **({"rollbacks": self.state.passed_over.rollbacks} if self.policies.rolls_back else {})}
 
     def went_back(self, telemetry: Telemetry, *, saving: bool) -> bool:
-        """Rolls back after a bad step; returns whether it did. Raises the step's error if the policies end the run.
+        """Rolls back after a bad step. Returns whether it did. Raises the step's error if the policies end the run.
 
         With `saving`, a checkpoint comes next, and non-finite weights count as a bad step, too.
         """
@@ -57,7 +57,7 @@ class Recovery:
         return True
 
     def leave_capsule(self, error: TapeloopError, step: int, telemetry: Telemetry) -> TapeloopError:
-        """Writes a bad step's capsule (failure snapshot); returns `error` with the command that replays the step."""
+        """Writes a bad step's capsule (failure snapshot). Returns `error` with the command that replays the step."""
         try:
             self.state.saves.settle(telemetry.note)  # the step is done again from the newest checkpoint
         except CheckpointError as unwritten:
@@ -84,7 +84,7 @@ class Recovery:
             return step, NOT_FINITE, self.leave_capsule(error, step, telemetry)
 
     def _unfit(self, telemetry: Telemetry) -> tuple[int, str, TapeloopError] | None:
-        """Returns (step, kind, error) if the last step left non-finite weights and rollbacks are allowed; else None."""
+        """Returns (step, kind, error) if the last step left non-finite weights and rollbacks are allowed, else None."""
         if self.policies.on_nonfinite != ROLLBACK:
             return None  # saving raises it
         unfit, step = self.agreement.first_text(self.state.unfit()), self.state.step - 1
@@ -93,7 +93,7 @@ class Recovery:
     def _go_back(self, step: int, error: TapeloopError, telemetry: Telemetry) -> None:
         """Restores the newest checkpoint, and saves it again with the data position after the skipped examples.
 
-        A run killed before this save meets the bad step again; a run killed later doesn't.
+        A run killed before this save meets the bad step again. A run killed later doesn't.
         """
         state = self.state
         state.saves.settle(telemetry.note)
@@ -112,7 +112,7 @@ class Recovery:
         telemetry.note(f"resuming from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
 
     def _tell_of_skipped(self, telemetry: Telemetry) -> None:
-        """Warns of steps skipped since the last check; writes a capsule once a run, for a non-finite step."""
+        """Warns of steps skipped since the last check. Writes a capsule once a run, for a non-finite step."""
         if self.skipping is None or (skipped := self.skipping.skipped) == self._told:
             return
         count, self._told, bad = skipped - self._told, skipped, self.skipping.last

@@ -32,7 +32,7 @@ class Divergence:
         self._training = figures.get(LOSS)
 
     def held_out(self, step: int, figures: Mapping[str, float]) -> str | None:
-        """Records an evaluation's loss; returns a warning if this and the previous evaluation show overfitting."""
+        """Records an evaluation's loss. Returns a warning if this and the previous evaluation show overfitting."""
         loss, training, best = figures.get(LOSS), self._training, self._best
         if loss is None or training is None or math.isnan(loss):  # NaN compares with nothing
             return None
@@ -80,7 +80,7 @@ class LogMetrics(Hook):
 
 
 class Evaluate(Hook):
-    """Evaluates and writes the metrics; warns of overfitting."""
+    """Evaluates and writes the metrics. Warns of overfitting."""
 
     section = "evaluation"
 
@@ -127,7 +127,7 @@ class KillAfter(Hook):
 
 
 def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
-    """Lists the hooks of a run in order; the user's hooks come after the metric line, and before saving."""
+    """Lists the hooks of a run in order. The user's hooks come after the metric line, and before saving."""
     divergence = Divergence()
     hooks: list[Hook] = [LogMetrics(settings.log_every, divergence), *settings.hooks]
     if evaluates:
@@ -140,7 +140,7 @@ def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
 def chunk_hooks(
     state: RunState, meter: Meter, program: Callable[[], object], preemption: Preemption
 ) -> list[ChunkHook]:
-    """Lists the hooks that every run calls after each chunk; `program` returns the traced chunk."""
+    """Lists the hooks that every run calls after each chunk. `program` returns the traced chunk."""
     settings = state.settings
     profiler = Profiler(
         state.workdir.events,
@@ -153,7 +153,7 @@ def chunk_hooks(
 
 
 class Unmoved(ChunkHook):
-    """Warns once of half-precision parameters that the first steps leave unchanged: updates are rounded away.
+    """Warns once of half-precision parameters that the first steps don't change, because updates are rounded away.
 
     It keeps the parameters' initial values until their phase has taken a step. It reads only half-precision parameters,
     and adds no work to the steps.
@@ -256,7 +256,7 @@ class HookCalls:
         self._stop_reason = self._stop_reason or reason
 
     def call(self, due: Sequence[Hook], run: Run) -> None:
-        """Calls the hooks in `due`; if one of them stops the run, then calls the hooks for the end of a run.
+        """Calls the hooks in `due`. If one of them stops the run, then calls the hooks for the end of a run.
 
         The checkpoint saved then records the stop: a run killed afterwards stays stopped.
         """

@@ -1,4 +1,4 @@
-"""The parts of a run that a checkpoint's manifest records besides variables, each under separate keys."""
+"""The parts of a run that a manifest records besides variables, each under its own keys."""
 
 import functools
 import json
@@ -31,7 +31,7 @@ class Part:
         """Raises a `ConfigurationError` if the run can't resume from this checkpoint."""
 
     def state(self, step: int) -> Mapping[str, Any]:
-        """Returns {key: state} for the manifest of a checkpoint at `step`; call it on every worker."""
+        """Returns {key: state} for the manifest of a checkpoint at `step`. Call it on every worker."""
         raise NotImplementedError
 
     def load(self, manifest: checkpoint.Manifest) -> None:
@@ -104,7 +104,7 @@ class Place(Part):
 
 
 class HookStates(Part):
-    """The states of the hooks; if the run may roll back, also their states before the first step."""
+    """The states of the hooks, and if the run may roll back, their states before the first step."""
 
     def __init__(self, hooks: Sequence[Hook], settings: Settings):
         self._hooks = hooks
@@ -145,7 +145,7 @@ class PassedOver(Part):
         self.skipping, self.rollbacks = skipping, 0
 
     def rolled_back(self, before: int) -> None:
-        """Counts a rollback; `before` is the number of rollbacks before the restore."""
+        """Counts a rollback. `before` is the number of rollbacks before the restore."""
         self.rollbacks = max(before, self.rollbacks) + 1
 
     def state(self, step: int) -> Mapping[str, Any]:
@@ -163,7 +163,7 @@ class PassedOver(Part):
 class Ending(Part):
     """The last reported metrics, and the outcome of the run.
 
-    `stopped` is a hook's reason for ending the run early. `reported` holds the last metrics by name; `complete` is True
+    `stopped` is a hook's reason for ending the run early. `reported` holds the last metrics by name. `complete` is True
     once they include the metrics at the run's end. `measured` is (step, the metrics reported at that step).
     """
 
@@ -181,7 +181,7 @@ class Ending(Part):
         self.reported |= figures
 
     def stop(self, reason: str | None) -> None:
-        """Ends the run; `reason` is recorded."""
+        """Ends the run. `reason` is recorded."""
         self.stopped = reason
 
     def settle(self, step: int) -> None:
@@ -205,7 +205,7 @@ class Ending(Part):
         return found
 
     def load(self, manifest: checkpoint.Manifest) -> None:
-        """Restores the outcome; a run that a hook stopped stays over, unless given more steps or other hooks."""
+        """Restores the outcome. A run that a hook stopped stays over, unless given more steps or other hooks."""
         self.stopped, self.reported, self.complete = None, {}, False
         self.measured = manifest.step, dict(checkpoint.kept_of(manifest.extra).get("measured", {}))
         stop, reported = kept(manifest, "stop"), kept(manifest, "reported")

@@ -1,4 +1,4 @@
-"""The state that a run resumes from, saved and restored as one checkpoint, and the context that the loop shares."""
+"""The state that a run saves and restores as one checkpoint, and the context that the parts of the loop share."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ class RunState:
         self.step = step
 
     def take_bad_step(self) -> int | None:
-        """Returns the bad step that ended the last chunk, which is then the current step; None if all went well."""
+        """Returns the bad step that ended the last chunk, or None. The bad step is then the current one."""
         bad = int(self.progress.bad_step)
         if bad == ALL_WELL:
             return None
@@ -111,9 +111,9 @@ class RunState:
             raise
 
     def save(self, *, warn: Callable[[str], None] = print) -> Path:
-        """Starts saving a checkpoint of the current step; returns the path that it will have.
+        """Starts saving a checkpoint of the current step. Returns the path that it will have.
 
-        Call it on every worker; each worker writes its shards, if any.
+        Call it on every worker. Each worker writes its shards, if any.
         """
         self.check_replicas()  # diverged replicas aren't saved
         if unfit := self.unfit():
@@ -145,14 +145,14 @@ class RunState:
         return None
 
     def tidy(self, *, warn: Callable[[str], None] = print) -> None:
-        """Removes old checkpoints of a finished run, in case a kill prevented the last save from doing so."""
+        """Removes old checkpoints of a finished run. A kill may have prevented the last save from doing so."""
         if is_chief():
             self.saves.keeper.tidy(self.step, warn)
 
     def restore(self, manifest: checkpoint.Manifest, *, optimizers: bool = True) -> bool:
-        """Resumes from a checkpoint; returns whether its unfinished metric line continues as well.
+        """Resumes from a checkpoint. Returns whether its unfinished metric line continues as well.
 
-        `optimizers=False` leaves optimizer state as it is; the optimizers may then differ from the checkpoint's.
+        `optimizers=False` leaves optimizer state as it is. The optimizers may then differ from the checkpoint's.
         """
         for part in self.parts:
             part.check(manifest)
@@ -176,7 +176,7 @@ class RunState:
         return same
 
     def go_back(self, manifest: checkpoint.Manifest, *, past: int) -> None:
-        """Returns to an earlier checkpoint; continues with the examples that follow those of step `past`."""
+        """Returns to an earlier checkpoint. Continues with the examples that follow those of step `past`."""
         self.step = past + 1
         rollbacks = self.passed_over.rollbacks
         examples, stream = self.input.examples_before(self.step), self.input.kept(self.step)
@@ -195,7 +195,7 @@ class RunState:
             optimizer.restart()
 
     def go_on_with_fresh_optimizers(self, manifest: checkpoint.Manifest) -> bool:
-        """Resets all optimizers after a restore; returns whether a new checkpoint may replace `manifest` at once.
+        """Resets all optimizers after a restore. Returns whether a new checkpoint may replace `manifest` at once.
 
         It may not if `manifest` is the best checkpoint, measured with averaged weights. If the run is then killed
         before the next checkpoint, the same command resets the optimizers at `manifest` again.

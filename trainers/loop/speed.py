@@ -36,7 +36,7 @@ class Meter:
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """Times the section `name`: `data` is waiting, and `PAUSES` are pauses; other sections count as training.
+        """Times the section `name`: `data` is waiting, and `PAUSES` are pauses. Other sections count as training.
 
         Sections within a pause count as part of the pause.
         """
@@ -75,7 +75,7 @@ class Meter:
 
 
 def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
-    """Returns {metric: weighted mean} of each phase's `sums`; with several phases, names are as `d/loss`.
+    """Returns {metric: weighted mean} of each phase's `sums`. With several phases, names are as `d/loss`.
 
     With two phases, adds the ratio of the second phase's gradient norm to the first's.
     """
@@ -91,9 +91,9 @@ def figures_of(sums: Mapping[str, Sums]) -> dict[str, float]:
 def rate_figures(
     optimizers: Mapping[str, Optimizer], *, outer: Optimizer | None = None
 ) -> Callable[[], dict[str, float]]:
-    """Returns a function that reads learning rates; with several optimizers, names begin with the phase.
+    """Returns a function that reads learning rates. With several optimizers, names begin with the phase.
 
-    `outer` is the optimizer between rounds of local steps; its rate is `outer/learning_rate`.
+    `outer` is the optimizer between rounds of local steps. Its rate is `outer/learning_rate`.
     """
     named = {f"{phase}/" if len(optimizers) > 1 else "": optimizer for phase, optimizer in optimizers.items()}
     readers = {before: last_rates(x) for before, x in (named | ({"outer/": outer} if outer else {})).items()}
@@ -107,7 +107,7 @@ def rate_figures(
 
 
 def scale_figures(train_step: TrainStep, figures: Mapping[str, float]) -> dict[str, int]:
-    """Returns the loss scales of float16 updates, and how many steps overflowed by `figures`, as whole numbers."""
+    """Returns the loss scales of float16 updates, and from `figures` how many steps overflowed, as whole numbers."""
     found = dict[str, int]()
     for phase, loss_scale in train_step.loss_scales.items():
         before = f"{phase}/" if len(train_step.specs) > 1 else ""
@@ -132,7 +132,7 @@ class Gauges(ChunkHook):
     """Shows speed, utilisation and memory of the run at a terminal."""
 
     def __init__(self, meter: Meter, global_batch_size: int, program: Callable[[], object]):
-        """`program()` returns the traced chunk of steps; it is called after tracing."""
+        """`program()` returns the traced chunk of steps. It is called after tracing."""
         self._meter, self._global_batch_size, self._program = meter, global_batch_size, program
         self._gauges: Mapping[str, Gauge] | None = None
 
@@ -187,7 +187,7 @@ def measured_peak(devices: Sequence[str]) -> float:
 
 
 def best_seconds(fn: Callable[..., tf.Tensor], *given: tf.Tensor, within: float = SECONDS) -> float:
-    """Traces `fn`, which returns one number, and calls it for `within` seconds; returns the shortest call's seconds."""
+    """Traces `fn`, which returns one number, and calls it for `within` seconds. Returns the shortest call's seconds."""
     traced: Any = tf.function(fn, autograph=False).get_concrete_function(*map(tf.TensorSpec.from_tensor, given))
     traced(*given).numpy()
     began, best = time.perf_counter(), float("inf")

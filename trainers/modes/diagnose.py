@@ -1,4 +1,4 @@
-"""`--mode=diagnose`: are the devices used well, and if not, why? Measures, judges, tries what could help."""
+"""`--mode=diagnose`: measures how well devices are used, finds the reason if not, and tries what could help."""
 
 from core.errors import ConfigurationError
 from trainers.performance.diagnose.diagnosis import Diagnosis
@@ -8,7 +8,7 @@ from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Prints the results and writes them to `diagnosis.json`; the trained weights are discarded."""
+    """Prints the results and writes them to `diagnosis.json`. The trained weights are discarded."""
     with in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
         _refuse_what_has_no_parts(trainer)

@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0  # between two looks at the folder
 
 
 def run(session: Session) -> int:
-    """Prints and records the metrics of each checkpoint once; returns when the run has ended."""
+    """Prints and records the metrics of each checkpoint once. Returns when the run has ended."""
     with session.preemption.obeyed():
         beside = BesideARun(session)
     with session.preemption.granted(), ending_where_it_hangs(beside.trainer):
@@ -51,7 +51,7 @@ class BesideARun:
         self._events: TensorBoard | None = None
 
     def follow(self, timeout: int | None) -> None:
-        """Evaluates until the run ends; raises a `PeerLostError` after `timeout` seconds without a new checkpoint."""
+        """Evaluates until the run ends. Raises a `PeerLostError` after `timeout` seconds without a new checkpoint."""
         waited, said = 0.0, ""
         while True:
             ending = how_it_ended(self.workdir, self.trainer.steps)  # what it has saved until then is found below
@@ -79,7 +79,7 @@ class BesideARun:
                 waited += LOOK_SECONDS
 
     def evaluate(self, manifest: Manifest) -> None:
-        """Evaluates one checkpoint, and records its metrics at once; skips a checkpoint that is deleted meanwhile."""
+        """Evaluates one checkpoint, and records its metrics at once. Skips a checkpoint that is deleted meanwhile."""
         if changes := self.session.changes(manifest, self.trainer):
             raise ConfigurationError(
                 f"`{manifest.path}` belongs to a run with another configuration:\n{changes}\nGive the same "
@@ -122,7 +122,7 @@ class NewCheckpoints:
         self._done: set[tuple[int, int]] = set()  # by what the file system says of their folders
 
     def next(self) -> Manifest | None:
-        """Returns the oldest complete checkpoint without metrics, or None; skips a damaged one with a warning."""
+        """Returns the oldest complete checkpoint without metrics, or None. Skips a damaged one with a warning."""
         for _, path in reversed(checkpoints_in(self._directory)):
             folder = _folder(path)
             if folder is None or folder in self._done:
@@ -149,7 +149,7 @@ def is_there(manifest: Manifest) -> bool:
 
 
 def how_it_ended(workdir: Workdir, steps: int) -> str | None:
-    """Describes how a run of `steps` steps has ended; None if the run continues, or is to be started again."""
+    """Describes how a run of `steps` steps has ended, or returns None if it continues or will be started again."""
     result = workdir.read_result()
     if not result or is_locked(workdir.path / ".lock"):
         return None
@@ -169,7 +169,7 @@ def what_it_waits_for(workdir: Workdir, last: int | None) -> str:
 
 
 def _folder(path: Path) -> tuple[int, int] | None:
-    """Returns (inode, change time) of a folder, which a replacement doesn't share; None if there is no folder."""
+    """Returns (inode, change time) of a folder, which a replacement doesn't share, or None without a folder."""
     try:
         found = path.stat()
     except OSError:

@@ -76,7 +76,7 @@ def _check_alone() -> None:
 
 
 def restored(experiment: Experiment, manifest: checkpoint.Manifest) -> Task:
-    """Returns the task with the weights that evaluation uses; skips checkpoint variables of training alone."""
+    """Returns the task with the weights that evaluation uses. Skips checkpoint variables of training alone."""
     learnt = {path.partition("/")[0] for path in experiment.variables}
     others = {path.partition("/")[0] for path in manifest.variables} - learnt
     partial = [f"{name}/*" for name in sorted(others)]

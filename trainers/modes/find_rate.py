@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 def run(session: Session) -> int:
-    """Trains with rates that rise from step to step; prints the losses and a suggestion, and writes them to a file."""
+    """Trains with rates that rise from step to step. Prints the losses and a suggestion, and writes them to a file."""
     with in_a_scratch_folder(session) as folder:
         bound: list[Bound] = []
         trainer = session.trainer(bound=lambda: bound.extend(_raise_rates(session)))
@@ -87,7 +87,7 @@ def _raise_rates(session: Session) -> list[Bound]:
 
 
 def largest(rate: float | Schedule, steps: int) -> float:
-    """Returns the largest value of a rate in a run of `steps` steps."""
+    """Returns the largest value of a learning rate in a run of `steps` steps."""
     if not callable(rate):
         return float(rate)
     places = tf.range(0, steps, max(1, steps // MOST_PLACES), dtype=tf.int64)
@@ -140,9 +140,9 @@ def _tested(trainer: Trainer) -> list[Point]:
 
 
 def suggestion(points: Sequence[Point]) -> float | None:
-    """Returns a multiple of the configured rates: a tenth of that with the lowest average loss.
+    """Returns a multiple of the configured rates: a tenth of the one with the lowest average loss.
 
-    Returns `None` if no rate lowers the loss.
+    If no rate lowers the loss, it returns `None`.
     """
     if not points:
         return None

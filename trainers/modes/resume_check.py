@@ -115,10 +115,10 @@ def _on_gpus(workdir: Path) -> bool:
 
 
 def another_run(differences: list[str], printed: str, *, gpus: bool = False, repeats: bool = True) -> str:
-    """Returns an error's text: why the resumed run differs from the other one, or only the `differences`.
+    """Returns an error's text: why the resumed run differs from the other one, or else the `differences`.
 
-    The reason is in `printed`, the output of the resumed run. On `gpus`, two runs are bit-identical only if operations
-    are deterministic, which `repeats` says.
+    The reason is in `printed`, the output of the resumed run. On GPUs (`gpus`), two runs are bit-identical only if
+    operations are deterministic (`repeats`).
     """
     if not (calls := _PYTHON.findall(printed)):
         if gpus and not repeats:

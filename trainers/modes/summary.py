@@ -1,4 +1,4 @@
-"""`--mode=summary`: lists all variables, with the phases that train each variable, and the variable's place."""
+"""`--mode=summary`: lists all variables, with the phases that train each, and where each is stored."""
 
 import math
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def run(session: Session) -> int:
 
 
 def _said(plan: Plan) -> str:
-    """Says what the phase computes in, if that isn't float32."""
+    """Returns a text on the phase's dtype, if it isn't float32."""
     return "" if plan.narrowing.dtype == tf.float32 else f" in {plan.narrowing.dtype.name}"
 
 

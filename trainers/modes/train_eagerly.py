@@ -1,4 +1,4 @@
-"""`--eager`: one step without tracing, the first of a run or any other; nothing is written."""
+"""`--eager`: takes one step without tracing, the first of a run or any other, and writes nothing."""
 
 from core.checkpoint import Manifest
 from core.engine import ALL_WELL

@@ -24,7 +24,7 @@ FILE = "tune.json"
 
 
 def run(session: Session) -> int:
-    """Prints the tried settings and the gin lines that help, and writes them to `tune.json`; keeps no weights."""
+    """Prints the tried settings and the gin lines that help, and writes them to `tune.json`. Keeps no weights."""
     with session.preemption.obeyed(), in_a_scratch_folder(session) as folder:
         trainer = session.trainer()
         refuse_what_cannot_be_tried(trainer)
@@ -34,7 +34,7 @@ def run(session: Session) -> int:
 
 
 class Tuning:
-    """Makes the trials of one tuning; prints and writes their results, even if a signal interrupts the trials."""
+    """Makes the trials of one tuning. Prints and writes their results, even if a signal interrupts the trials."""
 
     def __init__(self, session: Session, trainer: Trainer, folder: Path):
         self.preemption, self.trainer, self.path = session.preemption, trainer, folder / FILE

@@ -29,7 +29,7 @@ def better_of(text: object, name: str) -> Better:
 def check_keeping(
     keep_every: int | None, keep_best: str | None, *, checkpoint_every: int | None, evaluate_every: int | None
 ) -> None:
-    """Raises a `ConfigurationError` if checkpoints to keep would never be saved, or never evaluated."""
+    """Raises a `ConfigurationError` if checkpoints to keep would never be saved, or never be evaluated."""
     if keep_every is not None and (checkpoint_every is None or keep_every % checkpoint_every):
         raise ConfigurationError(
             f"`Trainer.keep_every` is {keep_every}, which isn't a multiple of `Trainer.checkpoint_every` = "
@@ -59,7 +59,7 @@ def check_figure(better: Better, figures: Collection[str], name: str) -> None:
 
 
 def chosen_checkpoint(workdir: Workdir, choice: str, newest: checkpoint.Manifest) -> checkpoint.Manifest:
-    """Returns the checkpoint for `choice`, the value of `--checkpoint`: `newest` itself, the best, or a step's."""
+    """Returns the checkpoint for `choice`, the value of `--checkpoint`: `newest`, the best, or that of a step."""
     if choice == "newest":
         return newest
     if choice == "best":

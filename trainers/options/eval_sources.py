@@ -25,7 +25,7 @@ def setting_of(split: str) -> str:
 
 
 def by_split(eval_source: Source | None, eval_sources: Mapping[str, Source]) -> dict[str, Source]:
-    """Returns {split: source}; raises an error for streams, and for names that metrics and folders can't have."""
+    """Returns {split: source}. Raises an error for streams, and for names that metrics and folders can't have."""
     for name in eval_sources:
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ConfigurationError(
@@ -62,7 +62,7 @@ def check_held_out(task: Task, trained: Examples, held_out: Mapping[str, Source]
 
 @contextlib.contextmanager
 def refused_by_its_shape(task: Task, trained: Examples, split: str, source: Source) -> Iterator[None]:
-    """Turns a task's `ValueError` on features with other shapes than in training into a `DataError`.
+    """Makes a `DataError` of a task's `ValueError`, if the features have other shapes than in training.
 
     Other shapes are fine if the task can use them: a convolutional network takes images of any size.
     """

@@ -22,7 +22,7 @@ def size(count: float) -> str:
 
 
 def bytes_of_text(text: object, what: str) -> int:
-    """Returns the bytes that a text such as "8 GiB" names; `what` names the setting in errors.
+    """Returns the bytes that a text such as "8 GiB" names. `what` names the setting in errors.
 
     >>> bytes_of_text("1.5 GiB", "a budget"), bytes_of_text("8GB", "a budget")
     (1610612736, 8000000000)

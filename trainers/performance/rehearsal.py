@@ -42,7 +42,7 @@ class Rehearsal:
     def real(
         self, seconds: float = REAL_SECONDS, *, chunks: int = REAL_CHUNKS, patience: float = PATIENCE_SECONDS
     ) -> tuple[float, float]:
-        """Trains with real input; returns the seconds that a step takes, and the seconds that a step waits for data.
+        """Trains with real input. Returns the seconds that a step takes, and the seconds that a step waits for data.
 
         It trains for `seconds` and at least `chunks` chunks, but at most for `patience` seconds.
         """
@@ -114,7 +114,7 @@ NUMBERS_A_TEXT = 32  # for texts of 512 bytes
 
 
 def agreed(numbers: Sequence[float], agreement: Agreement) -> list[float]:
-    """Returns the chief's `numbers` on each worker, to nine digits; every worker passes equally many."""
+    """Returns the chief's `numbers` on each worker, to nine digits. Every worker passes the same number of them."""
     found = list[float]()
     for first in range(0, len(numbers), NUMBERS_A_TEXT):
         text = " ".join(f"{x:.9g}" for x in numbers[first : first + NUMBERS_A_TEXT])
@@ -130,7 +130,7 @@ def of_each_replica(numbers: Sequence[float], agreement: Agreement) -> list[floa
 
 
 def later_elsewhere(alone: Sequence[float]) -> float:
-    """Returns the seconds by which the slowest of all replicas is slower than the slowest one of this process."""
+    """Returns how many seconds slower the slowest of all replicas is than the slowest one of this process."""
     return max(alone, default=0.0) - max((alone[i] for i in _own(len(alone))), default=0.0)
 
 

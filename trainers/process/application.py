@@ -62,7 +62,7 @@ def _run(run: Callable[[Parsed], int], ending: list[int], parsed: Parsed) -> int
 def _leave(ending: list[int]) -> None:
     """Ends the process with the exit code in `ending`, if there is one, after all other exit handlers.
 
-    Python's own shutdown can block for ever: Python stops its threads, and then waits for a prefetch thread that needs
+    Python's own shutdown can block for ever: it stops Python's threads, and then waits for a prefetch thread that needs
     Python.
     """
     if ending:
@@ -117,6 +117,6 @@ def command_of(
 
 
 def refuse(error: ConfigurationError) -> int:
-    """Prints the mistake in the flags; returns the exit code."""
+    """Prints the mistake in the flags. Returns the exit code."""
     print(f"error: {as_said(str(error))}", file=sys.stderr)
     return error.exit_code

@@ -28,7 +28,7 @@ _KERAS = "keras"
 
 
 def begin(*packages: str) -> None:
-    """Makes a signal end the process at once with its exit code; reports a missing package in one paragraph."""
+    """Makes signals end the process at once with their exit codes, and reports a missing package in one paragraph."""
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _leave)
@@ -60,7 +60,7 @@ def check_own_packages() -> None:
 
 
 def import_packages(*modules: str) -> None:
-    """Imports third-party modules; raises a `ConfigurationError` that names a missing or broken package."""
+    """Imports third-party modules. Raises a `ConfigurationError` that names a missing or broken package."""
     for module in modules:
         try:
             importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Parses flags with absl; a mistake is an error of one paragraph, and help exits with 0.
+"""Parses flags with absl. A mistake is an error of one paragraph, and help exits with 0.
 
 A command defines its flags on the `FlagValues` that it is given, never on `absl.flags.FLAGS`. So one process can parse
 repeatedly, with the flags of several commands:
@@ -44,7 +44,7 @@ def parse_flags(
     bare: str = "",
     define_more: Callable[[FlagValues], None] = lambda flag_values: None,
 ) -> FlagValues:
-    """Parses a command line to flags; raises a `ConfigurationError` for a mistake.
+    """Parses a command line to flags. Raises a `ConfigurationError` for a mistake.
 
     `usage` heads the help, and `hint` is appended to the error for an unknown flag. A word without `--` is a value of
     the flag `bare`. `define_more` defines flags that are seldom needed: it is called for the help, and for a name that
@@ -78,7 +78,7 @@ class _Reader:
     define_more: Callable[[FlagValues], None]
 
     def read(self, words: Sequence[str], files: tuple[Path, ...] = ()) -> None:
-        """Reads `words`: a command line, or the lines of a flag file; `files` are open flag files, innermost last."""
+        """Reads `words`: a command line, or the lines of a flag file. `files` are open flag files, innermost last."""
         rest, given = collections.deque(words), set()
         while rest:
             word = rest.popleft()
@@ -130,7 +130,7 @@ class _Reader:
             raise ConfigurationError(f"`{word.partition('=')[0]}` is {value!r}; {takes}.") from None
 
     def _read_file(self, path: Path, files: tuple[Path, ...]) -> None:
-        """Reads flags from a file as absl does: one per line, without shell quotes; `#` begins a comment."""
+        """Reads flags from a file as absl does: one per line, without shell quotes. `#` begins a comment."""
         if path.resolve() in files:
             raise ConfigurationError(f"`--flagfile={path}` includes itself: remove it from the file.")
         if len(files) >= MOST_DEEP:

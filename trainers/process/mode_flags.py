@@ -1,4 +1,4 @@
-"""Flags of single modes, with their checks, which need no TensorFlow; `trainers.main` has the flags of all modes."""
+"""Flags of single modes, with their checks, which need no TensorFlow. `trainers.main` has the flags of all modes."""
 
 from collections.abc import Callable, Mapping
 

@@ -8,7 +8,7 @@
 | SIGUSR2 | is recorded | profiles the next chunk, and goes on |
 
 A SIGHUP ignored by the parent, as with `nohup`, stays ignored. After an interruption, the next stopping signal of any
-kind ends the process at once; in a notebook's process, it raises the interruption again. A checkpoint is always
+kind ends the process at once. In a notebook's process, it raises the interruption again. A checkpoint is always
 complete or absent.
 """
 
@@ -83,7 +83,7 @@ class Preemption:
         whole = sys.unraisablehook
 
         def ignored(what: "sys.UnraisableHookArgs") -> None:
-            """Sends a signal again if its interruption was raised where Python ignores exceptions, as in `gc`."""
+            """Sends a signal again, if Python ignored its interruption, as it does in `gc`."""
             if self._interruption is None or what.exc_value is not self._interruption or self.signal is None:
                 whole(what)
                 return
@@ -103,14 +103,14 @@ class Preemption:
 
     @contextlib.contextmanager
     def granted(self) -> Iterator[None]:
-        """Records signals for the loop until the block ends; later signals have no effect, because all is saved."""
+        """Records signals for the loop until the block ends. Later signals have no effect, because all is saved."""
         self._in_loop = True
         with self.heard():
             yield
 
     @contextlib.contextmanager
     def obeyed(self) -> Iterator[None]:
-        """Raises the interruption by a signal in place of the TensorFlow error that the signal caused."""
+        """Raises a signal's interruption in place of the TensorFlow error that the signal caused."""
         try:
             yield
         except Exception as error:

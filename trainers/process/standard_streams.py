@@ -1,4 +1,4 @@
-"""Makes standard streams safe: a lost reader or full disk doesn't end a run, whose metrics are also in files.
+"""Makes standard streams safe: a run doesn't end for a lost reader or full disk, since files have its metrics.
 
 A command may start with closed streams, lose the reader of a pipe or its terminal, fill the disk of its output, or have
 a locale that can't encode its output. `keep_streams` is called before any file is opened. TensorFlow's C++ code writes
@@ -74,7 +74,7 @@ class _Lasting(io.FileIO):
             return len(data)
 
     def _tell(self, error: OSError) -> None:
-        """Warns once that output is lost; a loss of stderr can't be reported."""
+        """Warns once that output is lost. A loss of stderr can't be reported."""
         if self.fileno() == 1 and not self._told:
             self._told = True
             print(
@@ -86,7 +86,7 @@ class _Lasting(io.FileIO):
 
 @contextlib.contextmanager
 def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Iterator[None]:
-    """Redirects stderr of TensorFlow's C++ code to a file in the workdir; `sys.stderr` isn't redirected.
+    """Redirects stderr of TensorFlow's C++ code to a file in the workdir. `sys.stderr` isn't redirected.
 
     No environment variable silences TensorFlow's start-up lines, and level 3 would hide real errors too. If the block
     raises an error and `ends_process` is set, the redirection stays, because prefetch threads may still print errors.
@@ -126,7 +126,7 @@ def native_stderr_in(workdir: Path | None, *, ends_process: bool = False) -> Ite
 
 
 def move_native_stderr(workdir: Path) -> None:
-    """Redirects C++'s stderr to a file in a workdir that another process has made; without a workdir, does nothing."""
+    """Redirects C++'s stderr to a file in a workdir that another process has made. Without a workdir, does nothing."""
     with contextlib.suppress(OSError), open(workdir / log_name(), "ab") as sink:
         os.dup2(sink.fileno(), 2)
 

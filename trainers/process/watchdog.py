@@ -107,7 +107,7 @@ def _check_time(name: str, seconds: object) -> None:
 
 
 class Hang(NamedTuple):
-    """A pause of `section` that exceeded `limit` seconds; `what` describes the activity."""
+    """A pause of `section` that is longer than `limit` seconds. `what` describes the activity."""
 
     section: str
     what: str
@@ -124,7 +124,7 @@ class Watchdog:
         self._asleep = threading.Event()
 
     def begin(self, section: str, what: str) -> None:
-        """Records at little cost that a section begins; `section` is a key of `trainers.process.watchdog.LEAST`."""
+        """Records at little cost that a section begins. `section` is a key of `trainers.process.watchdog.LEAST`."""
         self._ended.add(self._life)
         self._life = (section, what)
 
@@ -256,7 +256,7 @@ def ending_where_set_up_hangs(
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """Ends the process from the watchdog's thread: a hanging thread can't handle exceptions, and often no signals."""
+    """Ends the process from the watchdog's thread, because a hanging thread may not react to anything."""
 
     watchdog: Watchdog
     limits: Limits
@@ -297,7 +297,7 @@ class Ending:
         os._exit(error.exit_code)
 
     def others(self) -> dict[str, str]:
-        """Returns {worker: activity} of workers with another activity than this one; this worker may wait for them."""
+        """Returns {worker: activity} of workers with another activity than this one. This worker may wait for them."""
         membership = joined()
         return membership.elsewhere(self.watchdog.doing) if membership else {}
 

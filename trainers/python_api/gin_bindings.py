@@ -35,7 +35,7 @@ _NAMES = ("_CONFIG", "_OPERATIVE_CONFIG", "_SINGLETONS")  # gin's state per proc
 
 
 class KeptBindings:
-    """The gin bindings that a call of `bind` makes; the bindings of the process stay unchanged."""
+    """The gin bindings that a call of `bind` makes. The bindings of the process stay unchanged."""
 
     def __init__(self, bind: Callable[[], object]) -> None:
         self._tables: dict[str, dict[Any, Any]] = {name: {} for name in _NAMES}
@@ -80,7 +80,7 @@ class KeptBindings:
 
 
 class _OfThread(MutableMapping[Any, Any]):
-    """Stands in for a dictionary of gin: uses that of the bindings in force in this thread, else the process's."""
+    """Stands in for a dictionary of gin: uses the one of this thread's bindings, or else the process's."""
 
     def __init__(self, name: str, of_process: dict[Any, Any]):
         self._name, self._of_process = name, of_process

@@ -1,6 +1,6 @@
 """Identity of a run made by Python calls, which tells whether a folder holds the same run.
 
-gin knows every value that it binds; the values in Python code are hidden in the caller. So the identity comes from the
+gin knows every value that it binds. The values in Python code are hidden in the caller. So the identity comes from the
 objects: settings, sources, plain values of modules, names and learning rates of optimizers. Other values that a loss
 uses aren't covered.
 """
@@ -26,7 +26,7 @@ _PLAIN = bool | int | float | str | None
 
 
 def python_identity(experiment: Experiment, settings: Settings, may_change: Sequence[str]) -> dict[str, str]:
-    """Returns the identity of an experiment as {name: value}; `may_change` holds patterns of ignored names."""
+    """Returns the identity of an experiment as {name: value}. `may_change` holds patterns of ignored names."""
     task = experiment.task
     found = {**described(experiment, settings), **_plain_values(task)}
     return {key: x for key, x in sorted(found.items()) if not any(fnmatch.fnmatchcase(key, p) for p in may_change)}

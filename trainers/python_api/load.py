@@ -39,7 +39,7 @@ _OF_TRAINING = ("figures", "loss_scale", "outer")  # checkpoint entries that are
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LoadedRun:
-    """A run as trained up to `step`; `task` has the averaged weights if there are any.
+    """A run as trained up to `step`. `task` has the averaged weights if there are any.
 
     `experiment` has the trained weights and the optimizers. `figures` are the run's metrics, as `{"eval/loss": curve}`.
     """
@@ -101,7 +101,7 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
 
     `step="best"` means the checkpoint that `Trainer.keep_best` keeps.
 
-    The run may be training: nothing is written or locked. gin's bindings in this process stay unchanged; the run has
+    The run may be training: nothing is written or locked. gin's bindings in this process stay unchanged. The run has
     separate ones.
     """
     named = named_folder(workdir)
@@ -138,7 +138,7 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
 
 
 def _given(path: Path) -> Path:
-    """Returns the path of the run's `given.gin`; raises a `ConfigurationError` if there is none."""
+    """Returns the path of the run's `given.gin`. Raises a `ConfigurationError` if there is none."""
     given = path / "config" / "given.gin"
     if given.is_file():
         return given

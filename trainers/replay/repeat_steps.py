@@ -23,7 +23,7 @@ def pass_steps(trainer: Trainer, end: int) -> None:
 
 
 def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int) -> int:
-    """Replays training up to `step`, or up to an earlier step that writes non-finite values; returns that step.
+    """Replays training up to `step`, or up to an earlier step that writes non-finite values. Returns that step.
 
     A step with finite loss and gradients may still write non-finite values, and make a later step fail.
     """
@@ -45,7 +45,7 @@ def come_before_bad_step(trainer: Trainer, manifest: Manifest | None, step: int)
 
 
 def _beginning(trainer: Trainer, manifest: Manifest | None) -> Callable[[], object]:
-    """Returns a function that resets `trainer` to `manifest`, or to its first state; it can be called repeatedly."""
+    """Returns a function that resets `trainer` to `manifest`, or to its first state. It can be called repeatedly."""
     at_first = {} if manifest else {path: v.numpy() for path, v in trainer.state.variables.items()}
 
     def begin() -> None:

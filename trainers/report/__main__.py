@@ -32,7 +32,7 @@ and devices, faults, and the best run. The file is self-contained and loads noth
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(words, _define, usage=USAGE, bare="run")
     if not flags.run:
         raise ConfigurationError("no run is given: give a run's folder or a folder of runs, as `runs/digits_mlp`.")
@@ -47,7 +47,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(flags: FlagValues) -> int:
-    """Writes the page that the flags describe; returns the exit code."""
+    """Writes the page that the flags describe. Returns the exit code."""
     # Through a symbolic link, its target is written.
     out = Path(os.path.realpath(flags.out) if os.path.islink(flags.out) else flags.out)
     try:

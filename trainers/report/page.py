@@ -22,7 +22,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(runs: Sequence[Run], *, now: float) -> str:
-    """Returns the HTML page as one text; the runs are numbered from 1."""
+    """Returns the HTML page as one text. The runs are numbered from 1."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     sections = [
         ("Runs", _runs(runs)),

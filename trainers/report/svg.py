@@ -95,7 +95,7 @@ def _segments(curve: Curve) -> Iterator[list[Point]]:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Thins a curve to about `MOST_POINTS` points; keeps the ends and extremes of each section."""
+    """Thins a curve to about `MOST_POINTS` points. Keeps the ends and extremes of each section."""
     if len(points) <= MOST_POINTS:
         return list(points)
     size = math.ceil(4 * len(points) / MOST_POINTS)

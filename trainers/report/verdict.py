@@ -10,7 +10,7 @@ from trainers.runs.spread import Spread, is_seed
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Returns a sentence on the best finished run by the most common metric; groups runs that differ only in seed."""
+    """Returns a sentence on the best finished run by the most common metric. Runs of all seeds form a group."""
     finished = [(i, run) for i, run in enumerate(runs, 1) if run.state == FINISHED]
     if not finished:
         return "No run has finished, so there is nothing to compare."

@@ -40,7 +40,7 @@ write. If the folders are runs themselves, up to {MOST_COMPARED}, it also shows 
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     return parse_flags(words, _define, usage=USAGE, bare="run")
 
 
@@ -52,7 +52,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(flags: FlagValues) -> int:
-    """Lists and compares the runs that the flags name; returns the exit code."""
+    """Lists and compares the runs that the flags name. Returns the exit code."""
     try:
         paths = find_runs(flags.run)
         runs = sorted(map(read_run, paths), key=lambda each: each.heard)
@@ -70,7 +70,7 @@ def run(flags: FlagValues) -> int:
 
 
 def _rank(name: str, run: Run) -> float:
-    """Returns a sort key for `run` by the metric `name`; the best run has the smallest key."""
+    """Returns a sort key for `run` by the metric `name`. The best run has the smallest key."""
     found = best(name, run.figures[name]) if name in run.figures else None
     return math.inf if found is None else -sign(name) * found[1]
 

@@ -19,7 +19,7 @@ HEIGHT = 14  # lines
 
 
 def chart(name: str, curves: Mapping[str, Curve], *, width: int, ascii_only: bool) -> list[Text]:
-    """Returns the lines of a chart of one metric; `curves` maps the letters of runs to curves.
+    """Returns the lines of a chart of one metric. `curves` maps the letters of runs to curves.
 
     Curves without a finite value are skipped; at least one curve must have a finite value.
     """

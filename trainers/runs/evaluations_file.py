@@ -1,7 +1,7 @@
 """Files of evaluation metrics, one line per split and step, to which later evaluations add.
 
 The process that holds the workdir's lock writes `metrics.jsonl`: the training run, or later `--mode=evaluate`.
-Any other process writes `evaluations.jsonl`, by replacing the whole file; each line also names its checkpoint. A run
+Any other process writes `evaluations.jsonl`, by replacing the whole file. Each line also names its checkpoint. A run
 that returns to an earlier step removes the later lines from both files.
 """
 
@@ -19,7 +19,7 @@ Found = Mapping[str, Mapping[str, float]]  # metrics by split
 
 
 def keep(path: Path, step: int, found: Found, *, of: Manifest | None = None) -> None:
-    """Writes a line of metrics for each split to `path`, in place of one of the same step; `of` is the checkpoint."""
+    """Writes a line of metrics for each split to `path`, in place of one of the same step. `of` is the checkpoint."""
     mark = fingerprint(of) if of else None
     new = {split: line_of(step, split, figures, mark) for split, figures in found.items()}
     lines = [line for line in _lines(path) if line.endswith(b"\n")]

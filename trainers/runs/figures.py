@@ -53,7 +53,7 @@ class Curve:
 
 
 def sign(name: str) -> int:
-    """Returns 1 if larger values of the metric are better, -1 if smaller ones are, 0 if its name doesn't say."""
+    """Returns 1 if larger values of the metric are better, -1 if smaller ones are, and 0 if its name doesn't say."""
     split, *phase, _ = name.split("/")
     words = _words(name)
     if phase and split != "eval" and "loss" in words:  # what follows `eval/` is a source
@@ -93,7 +93,7 @@ def last_and_best(name: str, curve: Curve) -> tuple[str, str]:
 
 
 def main_figures(runs: Iterable[Mapping[str, Curve]]) -> list[str]:
-    """Returns metrics with a known direction, most common first: of each run two held-out ones, or one of training."""
+    """Returns metrics with a known direction, most common first: per run two held-out ones, or one of training."""
     counts: Counter[str] = Counter()
     for figures in runs:
         good = [name for name in figures if sign(name)]

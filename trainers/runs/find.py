@@ -41,7 +41,7 @@ def check_figures(figures: Sequence[str], runs: Sequence[Run]) -> None:
 
 
 def _below(path: Path, depth: int) -> Iterator[Path]:
-    """Yields the folders of runs; raises an `OSError` if `path` isn't a readable folder."""
+    """Yields the folders of runs. Raises an `OSError` if `path` isn't a readable folder."""
     if is_run(path):
         yield path
     elif depth:

@@ -59,7 +59,7 @@ def table(columns: Sequence[str], *, ascii_only: bool) -> Table:
 
 
 def listing(runs: Sequence[Run], figures: Sequence[str], *, now: float, ascii_only: bool, letters: str = "") -> Table:
-    """Returns a table with a row for each run; the run's letter, if there are `letters`, precedes its name."""
+    """Returns a table with a row for each run. The run's letter, if there are `letters`, precedes its name."""
     made = table(["run", "state", "step", *figures, "heard"], ascii_only=ascii_only)
     for i, run in enumerate(runs):
         made.add_row(

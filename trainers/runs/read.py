@@ -1,6 +1,6 @@
 """Reads a run from its folder, without writing, locking or waiting.
 
-The run may be running, or may have been killed at any moment. Unreadable files are listed in `Run.damage`; the rest is
+The run may be running, or may have been killed at any moment. Unreadable files are listed in `Run.damage`. The rest is
 returned.
 """
 
@@ -26,7 +26,7 @@ RUNNING, FINISHED, STOPPED, FAILED, NEVER_BEGAN = "running", "finished", "stoppe
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The contents of a run's folder; `heard` is the time of its last write, in seconds since 1970."""
+    """The contents of a run's folder. `heard` is the time of its last write, in seconds since 1970."""
 
     path: Path
     state: str
@@ -172,7 +172,7 @@ def _configuration(path: Path, damage: list[str]) -> dict[str, str]:
 
 
 def _without_macros(value: Any, macros: Mapping[str, Any]) -> Any:
-    """Replaces macros by their values; a macro that refers to itself stays."""
+    """Replaces macros by their values. A macro that refers to itself stays."""
     if isinstance(value, Macro) and value.name in macros:
         rest = {name: x for name, x in macros.items() if name != value.name}
         return _without_macros(macros[value.name], rest)
@@ -184,7 +184,7 @@ def _without_macros(value: Any, macros: Mapping[str, Any]) -> Any:
 
 
 def _object(path: Path, damage: list[str]) -> dict[str, Any]:
-    """Returns the object in a JSON file; if the file holds none, returns {} and adds a note to `damage`."""
+    """Returns the object in a JSON file. If the file holds none, returns {} and adds a note to `damage`."""
     content = _bytes(path, damage)
     if content is None:
         return {}

@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Returns the spread of `values`; the mean is NaN if a value isn't finite."""
+        """Returns the spread of `values`. The mean is NaN if a value isn't finite."""
         if not values or not all(map(math.isfinite, values)):
             return cls(math.nan, None, len(values))
         deviation = statistics.stdev(values) if len(values) > 1 else None

@@ -106,7 +106,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(parsed: Command) -> int:
-    """Runs the points that haven't finished, and prints the table; returns the exit code."""
+    """Runs the points that haven't finished, and prints the table. Returns the exit code."""
     flags, sweep = parsed.flags, parsed.sweep
     start_logging(flags.verbosity)
     try:
@@ -133,7 +133,7 @@ def run(parsed: Command) -> int:
 
 
 def _check(sweep: Sweep, points: Sequence[Point]) -> int:
-    """Checks all configurations in a separate process, which imports TensorFlow; returns that process's exit code."""
+    """Checks all configurations in a separate process, which imports TensorFlow. Returns that process's exit code."""
     request = {"words": sweep.main_words, "points": [point.params for point in points]}
     parent = os.getpid()
     code = subprocess.run(
@@ -155,7 +155,7 @@ def _finished(sweep: Sweep) -> dict[str, Run]:
 
 
 def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
-    """Raises a `ConfigurationError` for a metric that no finished run has; call it once a run has finished."""
+    """Raises a `ConfigurationError` for a metric that no finished run has. Call it once a run has finished."""
     if figures:
         try:
             check_figures(figures, [*_finished(sweep).values()])
@@ -166,7 +166,7 @@ def _check_figures(figures: Sequence[str], sweep: Sweep) -> None:
 
 
 def _run(sweep: Sweep, points: Sequence[Point], signals: Signals, flags: FlagValues) -> dict[str, int]:
-    """Runs the points, and prints a line as each run ends; returns {name of a point: exit code}."""
+    """Runs the points, and prints a line as each run ends. Returns {name of a point: exit code}."""
     codes: dict[str, int] = {}
     mistakes: list[ConfigurationError] = []
 

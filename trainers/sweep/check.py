@@ -31,7 +31,7 @@ def parse(_: Sequence[str]) -> Any:
 
 
 def run(request: Any) -> int:
-    """Binds the configurations in order; returns the exit code."""
+    """Binds the configurations in order. Returns the exit code."""
     flags = command.parse(request["words"])
     start_logging(flags.verbosity)
     try:

@@ -1,4 +1,4 @@
-"""Points of a grid: each point combines one value of each `--over`, and its folder is named after these values.
+"""Points of a grid. A point combines one value of each `--over`, and its folder is named after these values.
 
 >>> rates, seeds = parse_over("adamw.learning_rate = [1e-3, 3e-3]"), parse_over("seed = [0, 1]")
 >>> [point.name for point in points_of([rates, seeds])]
@@ -50,7 +50,7 @@ class Point:
 
 
 def parse_over(given: str) -> Over:
-    """Parses the value of an `--over`; raises a `ConfigurationError` if the value is invalid."""
+    """Parses the value of an `--over`. Raises a `ConfigurationError` if the value is invalid."""
     try:
         bindings = read_all([], [given], []).bindings
     except ConfigurationError as error:

@@ -27,7 +27,7 @@ def groups_of(points: Sequence[Point], overs: Sequence[Over]) -> dict[Values, li
 def summary(
     overs: Sequence[Over], groups: Mapping[Values, Sequence[Run | None]], figures: Sequence[str], *, ascii_only: bool
 ) -> Table:
-    """Returns a table with the spread of each metric's last value over a group's runs; an unfinished run is None."""
+    """Returns a table with the spread of each metric's last value over a group's runs. An unfinished run is None."""
     finished = {key: [run for run in runs if run] for key, runs in groups.items()}
     spreads = {
         name: {

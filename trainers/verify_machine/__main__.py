@@ -27,7 +27,7 @@ runs in a separate process. Writes report.md and report.json; ends with 1 if a c
 
 
 def parse(words: Sequence[str]) -> FlagValues:
-    """Returns the flags; raises a `ConfigurationError` for a wrong flag."""
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(words, _define, usage=USAGE)
     if flags.replicas is not None and flags.replicas < 2:
         raise ConfigurationError(f"`--replicas` is {flags.replicas}; it is a number of devices: give 2 or more.")
@@ -46,7 +46,7 @@ def _define(flag_values: FlagValues) -> None:
 
 
 def run(flags: FlagValues) -> int:
-    """Runs the checks one after the other, and prints a line for each; returns the exit code."""
+    """Runs the checks one after the other, and prints a line for each. Returns the exit code."""
     start_logging(flags.verbosity)
     try:
         return _run(flags)

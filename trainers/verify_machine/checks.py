@@ -140,13 +140,13 @@ def _same_bits(one: Path, other: Path) -> None:
 
 
 def _apart(values: Sequence[float], others: Sequence[float]) -> float:
-    """Returns the largest difference, relative to the larger of 1 and the value; infinite if one isn't a number."""
+    """Returns the largest difference, relative to max(1, |value|). It is infinite if one value isn't a number."""
     distances = [abs(a - b) / max(1.0, abs(a)) for a, b in zip(values, others, strict=True)]
     return max(x if math.isfinite(x) else math.inf for x in distances)
 
 
 def _same_figures(one: Run, other: Run) -> str:
-    """Compares all losses and metrics of training; returns the largest difference as text."""
+    """Compares all losses and metrics of training. Returns the largest difference as text."""
     names = [name for name in one.figures if name.startswith("train/") and name.rpartition("/")[2] in LEARNT]
     if not names or {*names} - {*other.figures}:
         raise FailedError(f"`{one.path}` and `{other.path}` have no metrics in common")

@@ -23,7 +23,7 @@ SECONDS = 900.0  # timeout of a command
 
 
 class FailedError(Exception):
-    """A failed check; its text says what was wrong."""
+    """A failed check. Its text says what was wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def devices_together(machine: Machine, asked: int | None) -> int:
 
 
 class Lab:
-    """Runs commands for the checks; `replicas` is the number of devices to use together."""
+    """Runs commands for the checks. `replicas` is the number of devices to use together."""
 
     def __init__(self, folder: Path, machine: Machine, replicas: int):
         self.folder, self.machine, self.replicas = folder, machine, replicas
@@ -114,7 +114,7 @@ def made(check: Check, lab: Lab) -> Outcome:
 
 
 def command(log: Path, module: str, *flags: str) -> str:
-    """Runs a module of this project, with its output also in `log`; returns its output."""
+    """Runs a module of this project, with its output also in `log`. Returns its output."""
     words, parent = [sys.executable, "-m", module, *flags], os.getpid()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stderr:

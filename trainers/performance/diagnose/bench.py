@@ -40,7 +40,7 @@ class Bench(Rehearsal):
         self.timed_steps = max(1, min(self.chunk_steps, int(TIMED_SECONDS / self.seconds_a_step)))
 
     def times(self, hooks: Mapping[str, float] = {}) -> Times:
-        """Measures a step and its parts; `hooks` is {name of a hook's interval: seconds per step}."""
+        """Measures a step and its parts. `hooks` is {name of a hook's interval: seconds per step}."""
         pieces, bytes_of = self._pieces, dict[str, int]()
         for entry in pieces.step.exchange.ledger.collectives:
             bytes_of[entry.phase] = bytes_of.get(entry.phase, 0) + entry.bytes
@@ -72,7 +72,7 @@ class Bench(Rehearsal):
         return split(measured, bytes_of, hooks)
 
     def training(self) -> tuple[float, float, float]:
-        """Returns three times in seconds a step: with real input, without hooks; waiting for data; and on one batch."""
+        """Returns three times in seconds per step: of training without hooks, of waiting for data, and on one batch."""
         waits = list[float]()
 
         def real() -> float:
@@ -138,7 +138,7 @@ class Bench(Rehearsal):
         )
 
     def _alone(self, pieces: Whole) -> list[float]:
-        """Returns, for each replica, the seconds a step of its forward and backward passes when it runs alone."""
+        """Returns for each replica the seconds per step of its forward and backward passes, run alone."""
         program, exchange = turns_program(pieces)
         self._seconds(program, 1)
         rounds = []

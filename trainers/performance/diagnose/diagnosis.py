@@ -89,7 +89,7 @@ class Diagnosis:
         return f"{first:.0f} s plus two calls of each hook, and {line:.0f} s for each line that could help"
 
     def _points(self) -> list[Point]:
-        """Measures all scales; the last point is the configured scale, with the hooks' work."""
+        """Measures all scales. The last point is the configured scale, with the hooks' work."""
         points = []
         if self.mirrored or is_chief():
             points = [measured(self._other(self.local[:n], global_batch_size=b)) for n, b in self.scales[:-1]]
@@ -110,7 +110,7 @@ class Diagnosis:
         ).verdict()
 
     def _fixed(self) -> float:
-        """Returns the share of the passes' time that doesn't depend on the batch size; times two sizes in turns."""
+        """Returns the share of the passes' time that doesn't depend on the batch size. It times two sizes in turns."""
         settings = self.bench.trainer.settings
         size, least = settings.global_batch_size, settings.microbatches * len(self.devices)
         other = size // 4 if size % (4 * least) == 0 else 4 * size
@@ -153,7 +153,7 @@ def _with_short_chunks(bench: Bench) -> Bench:
 
 
 def _changes(remedy: Remedy, settings: Settings) -> dict[str, Any]:
-    """Returns the settings that a remedy changes; a hook whose interval changes is copied."""
+    """Returns the settings that a remedy changes. A hook whose interval changes is copied."""
     hooks = list(settings.hooks)
     for i, hook in enumerate(hooks):
         if hook.interval_name == remedy.interval:

@@ -35,7 +35,7 @@ class Point:
 
 
 class Efficiency(NamedTuple):
-    """The throughput of replicas as a fraction of the ideal: with `real` input, and on one `synthetic` batch."""
+    """The throughput of replicas as a fraction of the ideal, with `real` input and on one `synthetic` batch."""
 
     real: float
     synthetic: float
@@ -64,7 +64,7 @@ def measured(bench: Bench, hooks: Mapping[str, float] = {}) -> Point:
 
 
 def strong(point: Point, points: Sequence[Point], *, shared: bool) -> Efficiency | None:
-    """Compares `point` to one device with the whole batch; if replicas share cores, the ideal is equal speed."""
+    """Compares `point` to one device with the whole batch. If replicas share cores, the ideal is equal speed."""
     return _against(point, Scale(1, point.scale.global_batch_size), points, shared=shared)
 
 

@@ -134,7 +134,7 @@ STYLE = (
 
 
 def picture(points: Sequence[Point], title: str) -> str:
-    """Returns an SVG with a bar for each point: the bar is as long as the step, and divided into its parts."""
+    """Returns an SVG with a bar for each point. The bar is as long as the step, and divided into its parts."""
     shown = [part for part in PARTS if any(point.times.parts[part] for point in points)]
     legend = TOP + ROW * len(points) + 8
     height = legend + 22 * -(-len(shown) // LEGEND_COLUMNS) + 6

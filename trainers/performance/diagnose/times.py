@@ -87,7 +87,7 @@ class Times:
 
 
 def split(found: Measured, bytes_of: Mapping[str, int], hooks: Mapping[str, float] = {}) -> Times:
-    """Splits a step's time, by comparing programs with and without each part; `bytes_of` is {phase: bytes sent}.
+    """Splits a step's time, by comparing programs with and without each part. `bytes_of` is {phase: bytes sent}.
 
     A program can't be slower than one that does more: if noise suggests it, the part that only one has counts as 0 s.
 

@@ -15,7 +15,7 @@ WORTH = 1.05  # smaller speed-ups may be chance
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """One gin line, and what it changes: settings of the trainer, the interval of a hook, or the devices."""
+    """One gin line, and what it changes: trainer settings, a hook's interval, or the devices."""
 
     line: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -46,7 +46,7 @@ def contest(
     agree: Callable[[Sequence[float]], Sequence[float]] = lambda numbers: numbers,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Calls `before` and `after` in turns, which return seconds a step; `agree` gives all workers the same numbers.
+    """Calls `before` and `after` in turns, which return seconds a step. `agree` gives all workers the same numbers.
 
     >>> outcome = contest(iter([2.0, 2.2, 9.0, 2.0, 2.0, 2.0, 2.0]).__next__, lambda: 1.0)
     >>> outcome.times_as_fast, outcome.faster

@@ -102,7 +102,7 @@ class Case:
 
 
 def compiles(case: Case) -> Proposals:
-    """Proposes to compile nothing, then everything, then one update after another, keeping those that helped."""
+    """Proposes to compile nothing, then everything, then one update after another. It keeps those that helped."""
     if not case.compiled:
         yield NotTried("compile", "any", f"{case.how} XLA compiles nothing")
         return
@@ -118,7 +118,7 @@ def compiles(case: Case) -> Proposals:
 
 
 def chunks(case: Case) -> Proposals:
-    """Proposes other chunk lengths that the intervals allow."""
+    """Proposes other lengths of a chunk, if the intervals allow them."""
     if case.cut or case.chunk_steps * case.seconds > LONG_SECONDS:
         takes = 1000 * case.chunk_steps * case.seconds
         why = f"{case.chunk_steps} steps take {takes:,.0f} ms, beside which the call that takes them costs nothing"
@@ -164,7 +164,7 @@ def places(case: Case) -> Proposals:
 
 
 def calls(case: Case) -> Proposals:
-    """Proposes, if steps wait for data, to double `Trainer.parallel_calls` as long as that helps."""
+    """If steps wait for data, proposes to double `Trainer.parallel_calls` as long as that helps."""
     if case.waits < WAITS:
         yield NotTried("parallel_calls", "any", f"steps wait for data in {100 * case.waits:.1f} % of the time")
         return

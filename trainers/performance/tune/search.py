@@ -48,7 +48,7 @@ class Row:
 
 
 class Search:
-    """Tries the settings; `rows` holds the results so far, `choice` the chosen changes."""
+    """Tries the settings. `rows` holds the results so far, `choice` the chosen changes."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Search:
         look: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`configured` is the trial of the configured settings; `look` is called often, and may raise an error."""
+        """`configured` is the trial of the configured settings. `look` is called often, and may raise an error."""
         self.configured = self.best = configured
         self.choice, self.rows = Choice(), list[Row]()
         self.total: Outcome | None = None

@@ -44,7 +44,7 @@ def winners(search: Search) -> str:
 
 
 def as_json(search: Search, *, complete: bool) -> Mapping[str, Any]:
-    """Returns all results as JSON values; `seconds` is the duration of the search."""
+    """Returns all results as JSON values. `seconds` is the duration of the search."""
     total = search.total
     return {
         "complete": complete,

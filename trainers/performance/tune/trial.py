@@ -25,7 +25,7 @@ class Trial(Rehearsal):
         return max(1, count // unit) * unit
 
     def figures(self, steps: int) -> dict[str, float]:
-        """Takes the first steps of a run; returns their metrics, which a trial of other settings should equal."""
+        """Takes the first steps of a run. Returns their metrics, which a trial of other settings should equal."""
         batches = self.trainer.input.chunks_from(0)
         for first in range(0, steps, self.chunk_steps):
             count = min(self.chunk_steps, steps - first)
@@ -34,7 +34,7 @@ class Trial(Rehearsal):
         return self.trainer.figures()
 
     def step(self) -> float:
-        """Trains with real input for a turn; returns the seconds of a step."""
+        """Trains with real input for a turn. Returns the seconds of a step."""
         seconds, waited = self.real(TURN_SECONDS, chunks=1, patience=PATIENCE_SECONDS)
         self.waits = waited / seconds
         return seconds

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> Finding | None:
-    """Repeats step `index` with `batch` [microbatches, rows, ...]; returns the first finding. Variables are updated."""
+    """Repeats step `index` with `batch` [microbatches, rows, ...]. Returns the first finding. Variables are updated."""
     values, microbatches = dict(batch), shape_of(batch)[0]
     outputs: Batch
     found: Finding | None = None
@@ -88,7 +88,7 @@ def _update(
 def _through(
     train_step: TrainStep, plan: Plan, values: Batch, index: int, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    """Runs an update whose gradients continue through a `Compute`; finds bad sums and values, but not gradients."""
+    """Runs an update whose gradients continue through a `Compute`. Finds bad sums and values, but no bad gradients."""
     _, sums, outputs = _run(train_step, plan, values, index, trail)
     mine = {key: values[key] for key in plan.reads}
     if less := _less_than_nothing(sums):
@@ -123,13 +123,13 @@ def _run(
 
 
 def _less_than_nothing(sums: Mapping[str, Any]) -> list[str]:
-    """Returns a text in a list if the sum of weights is negative, which makes a step fail; else an empty list."""
+    """Returns `[text]` if the sum of weights is negative, because that makes a step fail; else an empty list."""
     weight = float(sums["weight"])
     return [f"the sum of its weights, {weight}, which is a count"] if weight < 0.0 else []
 
 
 def _written(plan: Plan, mine: Batch, norm: tf.Tensor, trail: Trail) -> Finding | None:
-    """Returns a finding if an update with a finite loss wrote non-finite values, or its gradient norm isn't finite."""
+    """Returns a finding if an update with a finite loss wrote non-finite values, or has a non-finite gradient norm."""
     what = [f"the new value of `{path}`" for path in trail.written]
     if not is_finite(norm):
         return _found(plan, mine, ["the norm of its gradients", *what], trail.origin([norm]))
@@ -156,7 +156,7 @@ def _rows_made(origin: Operation | None, mine: Batch) -> list[int] | None:
 
 
 def guilty_rows(phase: Update, values: Batch, rng: Rng, narrowing: Narrowing = AS_GIVEN) -> list[int]:
-    """Returns the first rows with a non-finite loss or gradient; `values` are [microbatches, rows, ...].
+    """Returns the first rows with a non-finite loss or gradient. `values` are [microbatches, rows, ...].
 
     Searches by bisection: each half that isn't finite is split again, so few bad rows take few calls. Each row keeps
     its random numbers.

@@ -17,8 +17,8 @@ KERNELS = "TF_ENABLE_ONEDNN_OPTS"
 def leaving_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:
     """Writes the capsule (on the chief), and returns `error` with a command that replays `step`.
 
-    The capsule lacks the weights before the step. Replay repeats training from the newest checkpoint, with equal bits,
-    so normal steps cost nothing extra.
+    The capsule lacks the weights before the step, so normal steps cost nothing extra. Replay repeats training from the
+    newest checkpoint, with equal bits.
     """
     experiment, input, workdir = context.experiment, context.state.input, context.state.workdir
     given = workdir.configurations / "given.gin"
