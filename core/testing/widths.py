@@ -18,10 +18,14 @@
 ...     def loss(self, batch, rng):
 ...         x = tf.nn.relu(self.hidden(tf.nn.relu(self.first(batch["x"]))))
 ...         return Loss(tf.square(self.last(self.scale * x)[:, 0] - batch["y"]))
->>> _ = assert_mup(Deep, {"x": Rng.from_seed(1).normal([16, 4]), "y": tf.zeros([16])}, widths=(64, 128, 256))
+>>> batch = {"x": Rng.from_seed(1).normal([16, 4]), "y": tf.zeros([16])}
+>>> sizes = assert_mup(Deep, batch, widths=(64, 256), seeds=1)
+>>> [f"{size:.0f}" for size in sizes["hidden"].start]
+['1', '1']
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +36,7 @@ from core.random import Rng
 from core.task import Batch, Task
 from core.task.overheard import overheard
 from core.testing.batch import HALFWAY, as_tensors
+from core.testing.log_chart import log_chart
 from core.testing.plain import optimizers_of, plain_step
 
 HINTS = (
@@ -56,14 +61,20 @@ def assert_mup(
     steps: int = 4,
     growth: float = 0.25,
     seeds: int = 3,
+    picture: str | Path | None = None,
 ) -> dict[str, Sizes]:
     """Asserts that after `steps` steps on `batch` no module's output moves farther in wider networks, or less far.
 
     `task(width, rng=...)` makes the task. Sizes are compared as powers of the width: the exponent of a start is at most
-    `growth`, and that of a change is between -2 `growth` and `growth`. Returns the sizes by module, for a drawing.
+    `growth`, and that of a change is between -2 `growth` and `growth`. Returns the sizes by module; `picture` is an SVG
+    file for a drawing of the changes.
     """
     assert 2 <= len(widths) == len({*widths}), f"`widths` is {widths!r}; give two or more to compare."
+    widths = sorted(widths)
     found = activation_sizes(task, batch, widths, steps=steps, seeds=seeds)
+    if picture:
+        lines = {path: sizes.change for path, sizes in found.items() if min(sizes.change) > 0.0}
+        Path(picture).write_text(log_chart(f"Change of outputs in {steps} steps, by width", widths, lines))
     for path, sizes in found.items():
         for what, measured, least in (("start", sizes.start, -np.inf), ("change", sizes.change, -2.0 * growth)):
             if min(measured) > 0.0:

@@ -12,6 +12,7 @@ Array = npt.NDArray[np.float64]
 Product = Callable[[Array], Array]  # a vector [parameters] -> the matrix times this vector
 
 FEWEST, MOST, PRECISE = 20, 150, 1e-3  # Lanczos steps, and the relative error that ends them
+ROUNDING = 1e-6  # of products in float32, relative to the largest eigenvalue
 
 
 class Eigenvalues(NamedTuple):
@@ -66,13 +67,13 @@ def leading_eigenvalues(product: Product, size: int, count: int, *, seed: int = 
         matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
         values, vectors = np.linalg.eigh(matrix)
         leading = np.argsort(-np.abs(values))[:count]
-        errors = norm * np.abs(vectors[-1, leading])
         largest = float(np.max(np.abs(values)))
+        errors = norm * np.abs(vectors[-1, leading]) + ROUNDING * largest
         exhausted = steps == size or norm <= 1e-7 * largest
         precise = steps >= FEWEST and len(leading) == count and bool(np.all(errors <= PRECISE * largest))
         if exhausted or precise or steps == MOST:
-            order = leading[np.argsort(-values[leading])]
-            return Eigenvalues(values[order], norm * np.abs(vectors[-1, order]), steps)
+            order = np.argsort(-values[leading])
+            return Eigenvalues(values[leading][order], errors[order], steps)
         beside.append(norm)
         basis.append(w / norm)
 

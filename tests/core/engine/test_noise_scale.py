@@ -9,7 +9,7 @@ from core.errors import ConfigurationError
 from core.random import Rng
 from core.task import Loss, Task
 from core.task.loss import means
-from core.testing import Run, assemble, on_virtual_cpus
+from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models.classifiers.mlp import Mlp
 
 WEIGHT = np.random.RandomState(5).uniform(0.2, 2.0, ROWS).astype("float32")
@@ -80,6 +80,13 @@ def test_noise_scale_is_that_of_the_paper(task, replicas, microbatches, settings
     close = {"rel": 2e-2 if "precision" in settings else 1e-4}
     assert [float(x) for x in found] == pytest.approx(expected(task, 4), **close)
     assert means(result.sums["net"])["noise_scale"] == pytest.approx(float(found.variance / found.square), rel=1e-6)
+
+
+@pytest.mark.long
+def test_mesh_measures_the_same():
+    assembly = assemble(Fitting, on_virtual_mesh(2, 1), seed=1)
+    found = Run(assembly, DATA, microbatches=4, seed=7, noise_scale=True)(0).sums["net"]["noise_scale"]
+    assert [float(x) for x in found] == pytest.approx(expected(Fitting, 4), rel=1e-4)
 
 
 def test_measurement_changes_no_weight_and_rides_in_the_one_reduction():

@@ -1,6 +1,8 @@
 """The coordinate check of muP: it accepts the shipped networks with `base_width`, and names what breaks the rule."""
 
 import functools
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -35,9 +37,13 @@ def scaled(*plain: str) -> Transform:
     return mup(adam(1e-2), base_width=32, plain=plain)
 
 
-def test_perceptron_moves_equally_far_at_any_width() -> None:
-    sizes = assert_mup(functools.partial(perceptron, rule=scaled("layers/0/w", "layers/2/w")), IMAGES, WIDTHS, seeds=2)
+def test_perceptron_moves_equally_far_at_any_width(tmp_path: Path) -> None:
+    make = functools.partial(perceptron, rule=scaled("layers/0/w", "layers/2/w"))
+    sizes = assert_mup(make, IMAGES, WIDTHS, seeds=2, picture=tmp_path / "mup.svg")
     assert len(sizes["net"].change) == len(WIDTHS)
+    drawn = ElementTree.parse(tmp_path / "mup.svg").getroot()
+    words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"net/layers/1", *map(str, WIDTHS)} <= set(words)
 
 
 @pytest.mark.long
