@@ -21,6 +21,7 @@ from core.engine.layout import shape_of
 from core.engine.loss_scale import Factor, LossScale
 from core.engine.noise_scale import square_of_part
 from core.engine.sparse_slices import joined, scaled
+from core.optimizers.clipping import clipped_together
 from core.precision import AS_GIVEN, Narrowing, Precision, widened
 from core.random import Rng
 from core.task import Batch, Loss
@@ -103,6 +104,8 @@ class Sweep:
     compiled: bool = False  # whether XLA compiles each microbatch separately, but not the loop over them
     narrowing: Narrowing = AS_GIVEN  # the casts of a microbatch
     casts: Sequence[Cast] = ()  # of weights, made once
+    clip_examples: float | None = None  # the largest norm of an example's gradient; a microbatch is then one example
+    splits: int = 1  # of so many microbatches consists one of the trainer's, if that is more than one
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows the layer of each sum
 
     @property
@@ -184,7 +187,7 @@ class Sweep:
     def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Calls the phase's function on microbatch `m`, and computes the gradients that `asked` requests."""
         values = {key: tf.gather(x, m) for key, x in values.items()}
-        rng = rng._replace(first_row=rng.first_row + m * (self.rows * self.replicas), num_rows=self.rows)
+        rng = rng._replace(first_row=rng.first_row + self._row(m), num_rows=self.rows)
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
         shared = mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext()
@@ -206,12 +209,22 @@ class Sweep:
                 refuse_missing_gradients(gradients, asked.by)
             if inputs:
                 inputs = tape.gradient(target, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        sent = {path: self._sent(gradient, asked.variables[path]) for path, gradient in gradients.items()}
-        if self.loss and self.loss.noise_scale and asked.variables:
+        if self.loss and asked.variables and (self.loss.noise_scale or self.clip_examples is not None):
             share = added.sums["weight"] if self.loss.weighted else 1.0 / (self.microbatches * self.replicas)
             divisor = share if asked.factor is None else share * asked.factor.read()
-            added = added._replace(sums={**added.sums, NOISE_SCALE: square_of_part(gradients, divisor)})
+            if self.clip_examples is not None:
+                dense = {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+                gradients = dict(clipped_together(dense, self.clip_examples * divisor))
+            if self.loss.noise_scale:
+                added = added._replace(sums={**added.sums, NOISE_SCALE: square_of_part(gradients, divisor)})
+        sent = {path: self._sent(gradient, asked.variables[path]) for path, gradient in gradients.items()}
         return added._replace(gradients=sent), Rows(outputs, inputs)
+
+    def _row(self, m: Any) -> Any:
+        """Returns the first row of microbatch `m`, counted in the global batch from the replica's first row."""
+        if self.splits == 1:
+            return m * (self.rows * self.replicas)
+        return m // self.splits * (self.splits * self.rows * self.replicas) + m % self.splits * self.rows
 
     def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:
         """Splits the `Loss` `made` into the sum to differentiate, the sums to accumulate, and the outputs."""
@@ -274,15 +287,22 @@ def accumulate_gradients(
     name: str = "loss",
     precision: str | Narrowing = "float32",
     loss_scale: LossScale | None = None,
+    clip_examples: float | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
     The loss computes in `precision`: a dtype, or a phase's casts. Float16 needs a `loss_scale`, by which
     `Accumulated.mean_gradients` divides. `rng` is at the first row of the first microbatch. If several replicas share a
     batch, each calls this with an `exchange`. A loss that mixes rows then needs a single microbatch, because a
-    replica's loop can't contain collectives.
+    replica's loop can't contain collectives. `clip_examples` is the largest norm of one microbatch's gradient, which
+    needs one example per microbatch.
     """
     microbatches, rows = shape_of(values)
+    if clip_examples is not None and rows != 1:
+        raise ValueError(
+            f"`clip_examples` is {clip_examples!r}, but a microbatch has {rows} examples; give `values` of shape "
+            "[examples, 1, ...]."
+        )
     context = tf.distribute.get_replica_context()
     if exchange is None and context is not None and context.num_replicas_in_sync > 1:
         raise ValueError(
@@ -300,7 +320,17 @@ def accumulate_gradients(
         )
     casts = spec.access.casts
     sweep = Sweep(
-        loss, name, microbatches, rows, spec.outputs, spec, exchange, sparse=True, narrowing=narrowing, casts=casts
+        loss,
+        name,
+        microbatches,
+        rows,
+        spec.outputs,
+        spec,
+        exchange,
+        sparse=True,
+        narrowing=narrowing,
+        casts=casts,
+        clip_examples=clip_examples,
     )
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
     added, made = sweep(values, rng, Asked(name, variables, factor=factor))

@@ -240,6 +240,8 @@ class PhaseRunner:
             compiled=compiled,
             narrowing=plan.narrowing,
             casts=plan.access.casts,
+            clip_examples=plan.phase.clip_examples if isinstance(plan.phase, Update) else None,
+            splits=max(1, plan.microbatches // self.microbatches),
         )
 
     # --- placement ---------------------------------------------------------------------------------------------------
@@ -313,8 +315,8 @@ class PhaseRunner:
 
     def _rng_here(self, plan: Plan, index: tf.Tensor) -> Rng:
         """Returns the phase's `Rng`, positioned at this replica's first row of the first microbatch."""
-        runs = self.microbatches // plan.microbatches  # of the trainer's microbatches make one of the phase's
-        rows = plan.rows // runs
+        rows = plan.rows * plan.microbatches // self.microbatches  # of one of the trainer's microbatches
+        runs = max(1, plan.rows // rows)  # of the trainer's microbatches make one of the phase's
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * rows if plan.replicated else 0
         rng = self.rng_of(plan.phase, index)
         return rng._replace(first_row=first, num_rows=plan.rows, runs=runs, stride=rows * plan.replicas)

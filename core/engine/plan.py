@@ -83,14 +83,14 @@ class Planner:
             for key, maker in self.makers.items()
             if phase.every % maker.every
         }
-        microbatches = self._microbatches_of(phase)
-        rows = self.rows * self.microbatches // microbatches
         history = isinstance(phase, Compute) and phase.state is not None
         replicated = not history and (
             self.replicas == 1 or phase.placement.on_every_replica(self.rows * self.microbatches)
         )
         replicas = self.replicas if replicated else 1
-        rows //= replicas
+        rows = self.rows * self.microbatches // replicas
+        microbatches = rows if _clips(phase) else self._microbatches_of(phase)
+        rows //= microbatches
         specs = {key: tf.TensorSpec([rows, *x.shape], x.dtype) for key, x in self.known.items() if key not in elsewhere}
         made_in = {key: self.plans[maker.name].narrowing.dtype for key, maker in self.makers.items()}
         given = self.precision.given
@@ -104,6 +104,7 @@ class Planner:
         place = {"replicated": replicated, "replicas": replicas, "microbatches": microbatches, "rows": rows}
         plan = self._plan(phase, specs, elsewhere, **place, narrowing=narrowing)
         _check_mixing(plan)
+        _check_clipping(plan)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
             if key in self.known:
@@ -284,6 +285,24 @@ def _check_mixing(plan: Plan) -> None:
             f"synchronises: each would mix its own {plan.rows} of {plan.rows * plan.replicas} alone. Compare with the "
             "rows of all, `all_rows(x)` from `core.task`; give normalisations over the batch `sync=True`; let the "
             "phase run on one device (`placement=ONE_DEVICE`); or leave `mixes_rows` out if rows are independent."
+        )
+
+
+def _clips(phase: Phase) -> bool:
+    return isinstance(phase, Update) and phase.clip_examples is not None
+
+
+def _check_clipping(plan: Plan) -> None:
+    """Raises a `ConfigurationError` if a phase with `clip_examples` weighs its examples, or keeps their statistics."""
+    if not _clips(plan.phase):
+        return
+    assert plan.loss
+    if plan.weighted or plan.loss.statistics:
+        what = "a `weight`" if plan.weighted else "`statistics` of the batch"
+        raise ConfigurationError(
+            f"phase `{plan.name}` has `clip_examples`, but its loss returns {what}; each example counts alike and is "
+            f"computed by itself: leave out {'the weight' if plan.weighted else 'layers such as `BatchNorm`'}, or "
+            "`clip_examples`."
         )
 
 

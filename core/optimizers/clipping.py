@@ -6,7 +6,7 @@ import tensorflow as tf
 from core.arguments import check_positive
 from core.optimizers.norms import LEAST, measured, measured_together
 from core.optimizers.rates import as_dtype
-from core.optimizers.transform import Tensors, Transform, stateless
+from core.optimizers.transform import Rate, Tensors, Transform, stateless
 
 
 @gin.configurable
@@ -41,14 +41,19 @@ def clip_by_global_norm(max_norm: float) -> Transform:
     check_positive(max_norm=max_norm)
 
     def rule(gradients: Tensors, params: Tensors, step: tf.Tensor) -> Tensors:
-        over, norm, unit = measured_together(gradients, least=_least(max_norm))
-        scale = _scale(max_norm, norm, unit)
-        return {path: g * as_dtype(scale, g) for path, g in over.items()}
+        return clipped_together(gradients, max_norm, least=_least(max_norm))
 
     return stateless("clip_by_global_norm", rule)
 
 
-def _scale(max_norm: float, norm: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+def clipped_together(gradients: Tensors, max_norm: Rate, *, least: float = 0.0) -> Tensors:
+    """Returns `gradients`, scaled together to at most the norm `max_norm`; norms below `least` are measured again."""
+    over, norm, unit = measured_together(gradients, least=least)
+    scale = _scale(as_dtype(max_norm, norm), norm, unit)
+    return {path: g * as_dtype(scale, g) for path, g in over.items()}
+
+
+def _scale(max_norm: Rate, norm: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
     """Returns the factor that turns `g / unit`, whose norm is `norm`, into the clipped gradient g."""
     return tf.where(norm <= max_norm / unit, unit, max_norm / norm)
 

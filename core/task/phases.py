@@ -9,6 +9,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
+from core.arguments import check_positive
 from core.module import named_variables
 from core.optimizers.transform import Transform
 from core.random import Rng
@@ -65,6 +66,7 @@ class Update:
     microbatches: int | None = None  # fewer than the trainer's, which they divide: for a phase that needs less memory
     placement: Placement = EVERY_REPLICA
     through: str | None = None  # a `Compute`: the loss reads its outputs, and gradients continue through it
+    clip_examples: float | None = None  # the largest norm of one example's gradient; each example has its own pass
 
     def __post_init__(self) -> None:
         _check_phase(self)
@@ -78,6 +80,14 @@ class Update:
                 f"`through` of phase `{self.name}` is {self.through!r}; name one `Compute`, which makes all that the "
                 "loss reads of the networks that the phase trains."
             )
+        if self.clip_examples is not None:
+            check_positive(clip_examples=self.clip_examples)
+            for other in ("mixes_rows", "through", "microbatches"):
+                if getattr(self, other):
+                    raise ValueError(
+                        f"phase `{self.name}` has `clip_examples`, which takes each example by itself, and `{other}`, "
+                        "which takes several together: leave one out."
+                    )
         modules = [self.trains] if isinstance(self.trains, tf.Module) else self.trains
         if not isinstance(modules, list | tuple) or not all(isinstance(module, tf.Module) for module in modules):
             raise TypeError(

@@ -49,15 +49,21 @@ def plain_step(
                 commit(made[1])
             continue
         optimizer = optimizers[phase.name]
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=phase.clip_examples is not None) as tape:
             if phase.through is not None:  # recomputed under the tape
                 values |= _computed(computes[phase.through], values, rng, microbatches)
-            made = _by_microbatch(phase.loss, values, rng.fold(phase.name), phase.microbatches or microbatches)
+            parts = phase.microbatches or microbatches
+            parts = parts if phase.clip_examples is None else _rows(values)
+            made = _by_microbatch(phase.loss, values, rng.fold(phase.name), parts)
             results = [checked(loss, phase.name, _rows(values) // len(made)) for loss in made]
             sums = [weighted_sums(loss) for loss in results]
             weight = tf.add_n([figures["weight"] for _, figures in sums])
             mean = tf.math.divide_no_nan(tf.add_n([objective for objective, _ in sums]), weight)
-        gradients = tape.gradient(mean, optimizer.parameters)
+        if phase.clip_examples is None:
+            gradients = tape.gradient(mean, optimizer.parameters)
+        else:
+            each = [tape.gradient(objective, optimizer.parameters) for objective, _ in sums]
+            gradients = _mean_clipped(each, phase.clip_examples, parts / weight)
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, f"phase `{phase.name}` trains {missing}, but its loss doesn't depend on them."
         if only in (None, phase.name):
@@ -79,6 +85,16 @@ def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, mic
         fn({key: x[first : first + rows] for key, x in values.items()}, rng._replace(first_row=first, num_rows=rows))
         for first in range(0, rows * microbatches, rows)
     ]
+
+
+def _mean_clipped(each: list[Any], limit: float, share: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the mean of gradients by example, of which each, times `share`, is clipped to the norm `limit`."""
+    clipped = []
+    for gradients in each:
+        gradients = {path: share * tf.convert_to_tensor(g) for path, g in gradients.items()}
+        norm = tf.linalg.global_norm(list(gradients.values()))
+        clipped.append({path: g * tf.minimum(1.0, limit / norm) for path, g in gradients.items()})
+    return {path: tf.add_n([gradients[path] for gradients in clipped]) / len(clipped) for path in clipped[0]}
 
 
 def _rows(values: Batch) -> int:

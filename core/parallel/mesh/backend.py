@@ -23,7 +23,7 @@ from core.parallel.mesh.scope import AxesByPath, made_in_layout
 from core.parallel.mesh.strategy import MeshStrategy
 from core.parallel.mesh.variable import layout
 from core.parallel.places import check_places
-from core.task import Placement, Task
+from core.task import Placement, Task, Update
 
 T = TypeVar("T")
 _INSTEAD = "On a mesh every device takes part in every phase: leave it out, or train on replicas (`@mirrored()`)."
@@ -192,6 +192,13 @@ def check_on_mesh(
 ) -> None:
     """Raises an error for placements, which a mesh doesn't support, and for layout patterns that don't fit `task`."""
     check_places(task, placements=placements, one_device=one_device, instead=_INSTEAD)
+    phases = task.phases()
+    for phase in phases if isinstance(phases, list | tuple) else ():
+        if isinstance(phase, Update) and phase.clip_examples is not None:
+            raise ConfigurationError(
+                f"phase `{phase.name}` has `clip_examples`, one example at a time, but a mesh shards each microbatch. "
+                "Leave it out, or train on replicas (`@mirrored()`)."
+            )
     plan.check({path: variable.shape for path, variable in named_variables(task).items()})
     check_outputs(task, plan.output_layouts)
 

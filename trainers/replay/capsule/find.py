@@ -63,7 +63,14 @@ def _update(
     loss_scale = train_step.loss_scales.get(plan.name)
     with trail.following():
         accumulated, outputs = accumulate_gradients(
-            phase.loss, phase.variables(), mine, rng, name=phase.name, precision=plan.narrowing, loss_scale=loss_scale
+            phase.loss,
+            phase.variables(),
+            mine,
+            rng,
+            name=phase.name,
+            precision=plan.narrowing,
+            loss_scale=loss_scale,
+            clip_examples=phase.clip_examples,
         )
     if less := _less_than_nothing(accumulated.sums):
         return _found(plan, mine, less, None), outputs
