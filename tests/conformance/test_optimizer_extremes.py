@@ -234,10 +234,10 @@ def first(made: Any, *, graph: bool = False) -> np.ndarray:
         function = tf.function(made, autograph=False) if graph else made
         return np.asarray(function(tf.constant(3, tf.int64)))
     w = tf.Variable([[1.0, 2.0]])
-    optimizer = Optimizer(made, {"w": w})
+    optimizer = Optimizer(made, {"w": w, "b": tf.Variable(1.0)})  # `b` is in the patterns of `GOOD`
 
     def update() -> None:
-        optimizer.apply({"w": tf.constant([[3.0, -4.0]])}, value=tf.constant(1.0))
+        optimizer.apply({"w": tf.constant([[3.0, -4.0]]), "b": tf.constant(2.0)}, value=tf.constant(1.0))
 
     (tf.function(update, autograph=False) if graph else update)()
     return w.numpy()
