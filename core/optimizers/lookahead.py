@@ -10,15 +10,18 @@ from core.arguments import check_positive, check_size
 from core.choice import one_of
 from core.optimizers.chain import chain
 from core.optimizers.norms import measured_together
-from core.optimizers.rates import as_dtype
+from core.optimizers.rates import as_dtype, newest_share, updates_after
 from core.optimizers.transform import Rates, State, Tensors, Transform
+
+_RECENT = 0.9  # the decay of batch statistics at SAM's centre, measured in benchmarks/notes/averaged_statistics.md
 
 
 @gin.configurable
 def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float = 0.5) -> Transform:
     """Follows Zhang et al. (2019), "Lookahead optimizer: k steps forward, 1 step back". Reads parameters and the step.
 
-    The parameters are the fast weights. Evaluation reads the slow weights, returned by `Optimizer.shadow()`.
+    The parameters are the fast weights. Evaluation reads the slow weights, returned by `Optimizer.shadow()`, and
+    batch statistics averaged like these.
     """
     check_size(sync_period=sync_period)
     check_positive(slow_step_size=slow_step_size)
@@ -39,7 +42,17 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
             moves[path] = one_of(sync, updates[path] - (1.0 - slow_step_size) * ahead, updates[path])
         return moves, {"slow": slow, **new}
 
-    return Transform("lookahead", init, update, shadow=lambda state, params, step: state["slow"], rates=rule.rates)
+    def share(step: tf.Tensor) -> tf.Tensor:
+        return tf.where(tf.equal((step + 1) % sync_period, 0), slow_step_size, 0.0)
+
+    return Transform(
+        "lookahead",
+        init,
+        update,
+        shadow=lambda state, params, step: state["slow"],
+        rates=rule.rates,
+        shares=lambda params: dict.fromkeys(params, share),
+    )
 
 
 @gin.configurable
@@ -50,7 +63,7 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
 
     Updates alternate. Updates 0, 2, ... climb `rho` along the gradient, away from the centre. Updates 1, 3, ... pass
     the gradient there to `inner`, which moves the centre. So two updates, each with its own batch, make one, and the
-    schedules of `inner` count pairs. Evaluation reads the centre.
+    schedules of `inner` count pairs. Evaluation reads the centre, and statistics of recent batches at the centre.
     """
     check_positive(rho=rho)
     rule = chain(inner)
@@ -84,4 +97,14 @@ def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
         assert rule.rates
         return rule.rates(before, state, params, step=step // 2)
 
-    return Transform("sam", init, update, shadow=shadow, rates=rates if rule.rates else None)
+    def share(step: tf.Tensor) -> tf.Tensor:
+        return tf.where(tf.equal(step % 2, 0), newest_share(updates_after(step // 2), _RECENT), 0.0)
+
+    return Transform(
+        "sam",
+        init,
+        update,
+        shadow=shadow,
+        rates=rates if rule.rates else None,
+        shares=lambda params: dict.fromkeys(params, share),
+    )

@@ -1,12 +1,15 @@
 """Schedule-free AdamW."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import gin
 import tensorflow as tf
 
 from core.arguments import check_not_negative, check_rate
 from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, check_adam, squares, zeros
-from core.optimizers.rates import as_dtype, updates_after, weight_seen
+from core.optimizers.rates import as_dtype, newest_share, updates_after, weight_seen
 from core.optimizers.rule import rule
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
@@ -24,7 +27,8 @@ def schedule_free_adamw(
     """Follows Defazio et al. (2024), "The road less scheduled". Updates depend on parameters and step.
 
     The parameters are the paper's y, at which gradients are taken, and z is a slot. Evaluation reads the average x,
-    returned by `Optimizer.shadow()`. A schedule may warm the rate up, but needn't decay it.
+    returned by `Optimizer.shadow()`. A schedule may warm the rate up, but needn't decay it. Evaluation reads batch
+    statistics averaged with decay `beta_1`, since x moves little in so few updates.
     """
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
@@ -63,4 +67,8 @@ def schedule_free_adamw(
     def shadow(state: State, params: Tensors, step: tf.Tensor) -> Tensors:
         return {path: x_of(y, state["z"][path]) for path, y in params.items()}
 
-    return rule("schedule_free_adamw", init, scale, learning_rate, decay=decay)._replace(shadow=shadow)
+    def shares(params: Mapping[str, Any]) -> Mapping[str, Callable[[tf.Tensor], tf.Tensor]]:
+        return dict.fromkeys(params, lambda step: newest_share(updates_after(step), beta_1))
+
+    found = rule("schedule_free_adamw", init, scale, learning_rate, decay=decay)
+    return found._replace(shadow=shadow, shares=shares)

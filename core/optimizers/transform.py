@@ -49,7 +49,7 @@ class RatesFunction(Protocol):
         """
 
 
-# By path, for each averaged parameter: the share of its newest value in update `step`.
+# By path, for each averaged parameter: the share of the newest batch in its layer's statistics after update `step`.
 SharesFunction = Callable[[Mapping[str, Any]], Mapping[str, Callable[[tf.Tensor], float | tf.Tensor]]]
 
 
@@ -64,7 +64,7 @@ class Transform(NamedTuple):
     shadow: Callable[[State, Tensors, tf.Tensor], Tensors] | None = None  # of the current (state, params, step)
     observe: Callable[[State, Tensors, tf.Tensor], State] | None = None  # of an `observer`
     rates: RatesFunction | None = None
-    shares: SharesFunction | None = None  # of an average of the weights
+    shares: SharesFunction | None = None  # of a rule with `shadow`
     linear: bool = False  # whether halving the gradients halves the update, as halving the learning rate does
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from core import checkpoint, layers, losses
 from core.data import digits
 from core.module import named_variables
-from core.optimizers import adam, chain, ema, groups, polyak, schedule_free_adamw, sgd
+from core.optimizers import adam, chain, ema, groups, lookahead, polyak, schedule_free_adamw, sgd
 from core.task import Loss, Statistics, Task, Update
 from core.task.statistics import averaged as averaged_by_path
 from core.task.statistics import commit
@@ -84,6 +84,21 @@ def test_averaged_statistics_are_the_weighted_means_of_the_batches(run):
         np.testing.assert_allclose(
             found[f"optimizer/net/statistics/first/moving_{kind}"], expected, rtol=1e-5, atol=1e-6
         )
+
+
+class Ahead(Normalised):
+    optimizer = lookahead(sgd(0.3), sync_period=5, slow_step_size=0.5)
+
+
+def test_statistics_of_slow_weights_are_those_of_the_batches_before_they_moved(tmp_path):
+    run = trained(tmp_path, task=Ahead)
+    chunks = run.input.chunks_from(0)
+    batches = [x for _ in range(2) for x in next(chunks)["x"].numpy()[:, 0]]
+    expected = batches[0].mean(0)
+    for batch in batches[4::5]:
+        expected += 0.5 * (batch.mean(0) - expected)
+    found = statistics_of(run)["optimizer/net/statistics/first/moving_mean"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_evaluation_reads_the_averaged_statistics(run):
@@ -192,7 +207,7 @@ class OneGroup(Normalised):
     optimizer = groups({"second/*": chain(sgd(0.1), polyak())}, otherwise=sgd(0.1))
 
 
-@pytest.mark.parametrize(("task", "layers"), [(Unaveraged, set()), (Free, set()), (OneGroup, {"second"})])
+@pytest.mark.parametrize(("task", "layers"), [(Unaveraged, set()), (Free, {"first", "second"}), (OneGroup, {"second"})])
 def test_statistics_have_averages_where_their_layer_has(task, layers, tmp_path):
     trainer = make(tmp_path, task=task)
     found = {path.split("/")[-2] for path in trainer.state.variables if "/statistics/" in path}
