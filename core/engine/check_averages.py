@@ -29,7 +29,8 @@ def check_averages(plans: Sequence[Plan], variables: Mapping[str, tf.Variable], 
                     "the layer, pass it on, and return it: `Loss(..., statistics=statistics)`. Or call the layer in "
                     f"`{plan.name}` without `statistics`, to normalise with its averages. Call a network that no "
                     "update trains, such as a teacher, in a `Compute(..., state=teacher)` that returns "
-                    "`statistics.averages()` with its other history."
+                    "`statistics.averages()` with its other history. A teacher that is the trained network's average "
+                    "is `core.optimizers.averaged(network)`, called without `statistics`."
                 )
             if plan.replicas > 1 and not layer.sync and not apart:
                 raise ConfigurationError(

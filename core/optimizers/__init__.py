@@ -7,6 +7,7 @@ from core.optimizers.adam import adam, adamw
 from core.optimizers.adam_variants import adamax, amsgrad, nadam, radam
 from core.optimizers.adan import adan
 from core.optimizers.ademamix import ademamix
+from core.optimizers.averaged import averaged
 from core.optimizers.averaging import ema, polyak
 from core.optimizers.cautious import cautious, cautious_decay
 from core.optimizers.chain import chain
@@ -68,6 +69,7 @@ __all__ = [
     "ademamix",
     "amsgrad",
     "apply_if_finite",
+    "averaged",
     "cautious",
     "cautious_decay",
     "centralise",

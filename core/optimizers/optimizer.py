@@ -11,6 +11,7 @@
 
 import functools
 import math
+import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -26,14 +27,21 @@ from core.tracing import computes_by_parts, in_xla, no_python_values
 
 KERNELS_FROM = 2**16  # values in the largest variable; measured on CPUs, where sizes just below made no difference
 
+_optimizers: weakref.WeakValueDictionary[int, "Optimizer"] = weakref.WeakValueDictionary()  # by id of the parameter
+
+
+def optimizer_of(parameter: tf.Variable) -> "Optimizer | None":
+    """Returns the optimizer that was made for `parameter`; if there are several, the last one that keeps averages."""
+    return _optimizers.get(id(parameter))
+
 
 class Optimizer:
     """Holds a transform's state for `parameters`, as variables. Make it in the parameters' strategy scope.
 
     Half-precision parameters are updated in float32: slots and the rule's arithmetic are float32.
 
-    `statistics` are the moving averages of normalisation layers. A rule that averages the weights (`ema`, `polyak`)
-    needs statistics averaged over the same updates: `average_statistics` computes them.
+    `statistics` are the moving averages of normalisation layers. A rule with `shares`, such as
+    `ema`, needs statistics of the weights that evaluation reads: `average_statistics` computes them.
     """
 
     def __init__(
@@ -72,6 +80,9 @@ class Optimizer:
             path: make_slot(f"statistics/{path}", variable.read_value(), variable)
             for path, variable in self.statistics.items()
         }
+        for parameter in self.parameters.values():
+            if self.transform.shadow or id(parameter) not in _optimizers:
+                _optimizers[id(parameter)] = self
 
     @property
     def variables(self) -> dict[str, tf.Variable]:

@@ -47,8 +47,9 @@ class ServedVariable(ResourceVariable):
         if id(self) not in copies:
             raise ConfigurationError(
                 f"a step reads the variable `{self.name}`, of which workers have no copy, because it isn't part of the "
-                "task: keep it in a `Module` that is an attribute of the task. (Part of a variable that a partitioner "
-                "has cut? Leave that out: each lies whole on one server, and servers share them by size.)"
+                "task: keep it in a `Module` that is an attribute of the task. (An average that a loss reads with "
+                "`averaged`? It stays on the servers: train on replicas, `@mirrored()`. Part of a variable that a "
+                "partitioner has cut? Leave that out: each lies whole on one server, and servers share them by size.)"
             )
         return copies[id(self)]
 
