@@ -46,7 +46,7 @@ FLOORS = [
     ["trainers.session"],
     ["trainers.main", "trainers.performance", "trainers.python_api"],
     ["trainers.launch", "trainers.modes"],  # `main` imports the requested mode by name
-    ["trainers.curvature", "trainers.sweep", "trainers.verify_machine"],
+    ["trainers.average", "trainers.curvature", "trainers.sweep", "trainers.verify_machine"],
 ]
 ABOVE_MODELS = {
     "core.checkpoint",
@@ -89,7 +89,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 55_228
+MOST_LINES = 55_798
 
 
 def sources() -> dict[str, str]:

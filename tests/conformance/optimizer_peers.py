@@ -167,6 +167,20 @@ def numpy_average(start: int) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: [], update)
 
 
+def numpy_power_average(std: float, start: int) -> optax.GradientTransformation:
+    """Returns the power-function average of the weights after the first `start`: β = (1 − 1 / t) ** (γ + 1)."""
+    (gamma,) = (x.real for x in np.roots([1.0, 7.0, 16.0 - std**-2, 12.0 - std**-2]) if x.real > 0.0)
+
+    def update(values: Any, state: Any, params: Any = None) -> Any:
+        count, average = state
+        beta = (1.0 - 1.0 / max(count - start + 1, 1)) ** (gamma + 1.0)
+        new = {path: np.asarray(x, np.float64) for path, x in values.items()}
+        average = {path: beta * average.get(path, 0.0) + (1.0 - beta) * x for path, x in new.items()}
+        return average, (count + 1, average)
+
+    return optax.GradientTransformation(lambda params: (0, {}), update)
+
+
 def numpy_shampoo(rate: float, momentum: float, epsilon: float, root_every: int) -> Peer:
     """Computes in float64, axis by axis, with roots by singular value decomposition."""
 

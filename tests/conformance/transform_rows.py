@@ -15,6 +15,7 @@ from .optimizer_peers import (
     mask,
     noise_of_random,
     numpy_average,
+    numpy_power_average,
 )
 
 
@@ -80,6 +81,9 @@ TRANSFORMS = (
         "Optax, float64", "Daskalakis et al. (2018)", "gradients, step", case="after Adam"),
     Row("ema", lambda: chain(ours.sgd(0.1), ours.ema(0.9)), lambda: average_of_weights(optax.ema(0.9)), "Optax", "",
         "parameters, step"),
+    Row("ema", lambda: chain(ours.sgd(0.1), ours.ema(profile="power", std=0.1, start=2)),
+        lambda: average_of_weights(numpy_power_average(0.1, 2), traced=False), "NumPy, float64", "Karras et al. (2024)",
+        "parameters, step", case="power", steps=14),
     Row("polyak", lambda: chain(ours.sgd(0.1), ours.polyak(start=10)),
         lambda: average_of_weights(numpy_average(10), traced=False), "NumPy, float64", "Polyak and Juditsky (1992)",
         "parameters, step", steps=14),

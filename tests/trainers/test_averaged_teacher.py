@@ -79,7 +79,7 @@ def test_average_is_the_same_on_two_devices_and_compiled(settings, tmp_path):
 
 @pytest.mark.parametrize("optimizer", [lookahead(sgd(0.1)), schedule_free_adamw(0.01)], ids=lambda rule: rule.name)
 def test_copy_has_the_values_that_evaluation_reads(optimizer, tmp_path):
-    run = trained(tmp_path, steps=7, task=type("Other", (Taught,), {"optimizer": optimizer}), chunk_steps=7, log_every=7)
+    run = trained(tmp_path, steps=7, task=type("Other", (Taught,), {"optimizer": optimizer}), chunk_steps=7)
     twin = run.evaluations.averaged
     twin.update()
     x = tf.random.stateless_normal([4, 3], [0, 1])

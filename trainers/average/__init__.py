@@ -1,0 +1,1 @@
+"""`python -m trainers.average`: averages of checkpoints, as a run that evaluation and export read."""
