@@ -87,12 +87,12 @@ class _Buffer:
         return Held(self.size, 0) if self.is_gradient else Held(0, self.size)
 
 
-def timeline(graph: Any, size_of: SizeOf, *, owned: Collection[int] = (), gradients: Collection[str] = ()) -> Timeline:
+def timeline(graph: Any, size_of: SizeOf, *, gradients: Collection[str] = ()) -> Timeline:
     """Returns the memory held while each operation of a traced function runs, in order.
 
-    `owned` are the indices of the arguments whose memory counts here. Tensors named in `gradients` count as gradients.
+    Tensors named in `gradients` count as gradients.
     """
-    return _Simulation(graph, size_of, owned, gradients).run()
+    return _Simulation(graph, size_of, (), gradients).run()
 
 
 class Fullest(NamedTuple):

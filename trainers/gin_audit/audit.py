@@ -23,11 +23,8 @@ from gin import config as gin_config
 from core.errors import ConfigurationError, did_you_mean
 from trainers.gin_audit import checks, registry
 from trainers.gin_audit.graph import Graph, Node, check_cycles, covers
-from trainers.gin_audit.identity import config_hash, difference, identity, operative_text
 from trainers.gin_audit.parse import read_all
 from trainers.gin_audit.statements import Binding, Import, Macro, Override, Reference, names_in, scoped, settle, text
-
-__all__ = ["Configuration", "config_hash", "difference", "operative_text", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +102,6 @@ class Configuration:
         """Returns a line for each user configurable that shadows a shipped configurable. Call it after imports."""
         found = {selector: own for selector in _selectors(self.bindings) if (own := registry.preferred(selector))}
         return [f"`{selector}` is `{own}`, not the one that ships" for selector, own in found.items()]
-
-    def identity(self, exclude: Sequence[str] = ()) -> dict[str, str]:
-        """Returns the experiment's identity, see `trainers.gin_audit.identity`. Call it after set-up."""
-        return identity(exclude)
 
     def _reachable(self, bindings: Sequence[Binding]) -> set[Node]:
         return {arrival.node for arrival in Graph(bindings).reach(self._roots, every_binding=True)}

@@ -179,30 +179,20 @@ class Unmoved(ChunkHook):
         """Compares parameters with their initial values once their phase has taken a step, and drops these values."""
         for phase, before in list(self._steps.items()):
             optimizer = self._waiting[phase]
-            if taken := int(optimizer.step.numpy()) - before:
-                del self._steps[phase]
-                held = [path for name, path in self._values if name == phase]
-                values = {path: self._values.pop((phase, path)) for path in held}
-                still = [path for path, x in values.items() if (optimizer.parameters[path].numpy() == x).all()]
-                if still:
-                    self._say(
-                        phase,
-                        still,
-                        len(held),
-                        optimizer.parameters[still[0]].dtype.name,
-                        taken,
-                        run.telemetry.warn_once,
-                    )
-
-    def _say(
-        self, phase: str, still: list[str], count: int, dtype: str, taken: int, say: Callable[[str], object]
-    ) -> None:
-        others = f" and {len(still) - 1} more of its {count} parameters of half precision" if len(still) > 1 else ""
-        say(
-            f"phase `{phase}` didn't change `{still[0]}`{others} in {taken} step{'s' if taken > 1 else ''}: it "
-            f"is {dtype}, and an update of less than half its last digit is rounded away. Make the variable float32 "
-            "(layers compute in the dtype of their input all the same), or take a larger learning rate."
-        )
+            if not (taken := int(optimizer.step.numpy()) - before):
+                continue
+            del self._steps[phase]
+            held = [path for name, path in self._values if name == phase]
+            values = {path: self._values.pop((phase, path)) for path in held}
+            still = [path for path, x in values.items() if (optimizer.parameters[path].numpy() == x).all()]
+            more = f" and {len(still) - 1} more of its {len(held)} parameters of half precision" if still[1:] else ""
+            if still:
+                run.telemetry.warn_once(
+                    f"phase `{phase}` didn't change `{still[0]}`{more} in {taken} step{'s' if taken > 1 else ''}: it "
+                    f"is {optimizer.parameters[still[0]].dtype.name}, and an update of less than half its last digit "
+                    "is rounded away. Make the variable float32 (layers compute in the dtype of their input all the "
+                    "same), or take a larger learning rate."
+                )
 
 
 class HookCalls:

@@ -14,9 +14,9 @@ _clean = pytest.fixture(autouse=True)(clean)
 
 
 def identity_of(content: str, *params: str, exclude: Sequence[str] = ()) -> dict[str, str]:
-    configuration = bound(content, *params)
+    bound(content, *params)
     Lab()
-    return configuration.identity(exclude)
+    return identity(exclude)
 
 
 def test_identity_is_what_was_in_effect() -> None:
@@ -220,13 +220,13 @@ def test_given_is_the_same_experiment(content: str, params: Sequence[str]) -> No
     head = "\n".join(line for line in GOOD.splitlines() if line.partition(" =")[0] not in content) + "\n"
     configuration = bound(head + content, *params)
     Lab()
-    expected = configuration.identity()
+    expected = identity()
     configuration.check_consumed()
     given = configuration.given
     for _ in range(2):
         again = bound(given)
         Lab()
-        assert again.identity() == expected
+        assert identity() == expected
         again.check_consumed()
         given = again.given
 
