@@ -146,10 +146,7 @@ class Session:
         )
         flags = self.flags
         return Start(
-            self.workdir,
-            configured,
-            allow_change=flags.allow_config_change,
-            restart_optimizer=flags.restart_optimizer,
+            self.workdir, configured, allow_change=flags.allow_config_change, restart_optimizer=flags.restart_optimizer
         )
 
     def check_same(self, configuration: Mapping[str, str], trainer: Trainer) -> None:

@@ -18,12 +18,7 @@ from core.machine import machine_memory
 
 # According to zlib's authors, deflate compresses at most 1032 to one. A larger claim is damaged or malicious.
 _MOST_DEFLATED = 1032
-_KINDS = {
-    stat.S_IFIFO: "a pipe (FIFO)",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_KINDS = {stat.S_IFIFO: "a pipe (FIFO)", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 class BadExampleError(DataError, ValueError):  # TensorFlow keeps the name of a `ValueError` in the error it makes of it

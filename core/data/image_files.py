@@ -64,12 +64,7 @@ def decode_images(contents: tf.Tensor, names: tf.Tensor, size: int) -> tf.Tensor
 
 
 def _images(
-    given: tf.Tensor,
-    names: tf.Tensor,
-    content: Callable[[tf.Tensor], tf.Tensor],
-    size: int,
-    *,
-    fitting: bool = False,
+    given: tf.Tensor, names: tf.Tensor, content: Callable[[tf.Tensor], tf.Tensor], size: int, *, fitting: bool = False
 ) -> tf.Tensor:
     count = tf.size(given, tf.int64)
 

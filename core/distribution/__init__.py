@@ -7,14 +7,7 @@ from core.distribution.agreement import Agreement
 from core.distribution.backend import Backend
 from core.distribution.exchange import Exchange
 from core.distribution.ledger import Collective, Ledger
-from core.distribution.registry import (
-    backend_of,
-    exchange_of,
-    is_strategy,
-    made_strategy,
-    make_drift_check,
-    register,
-)
+from core.distribution.registry import backend_of, exchange_of, is_strategy, made_strategy, make_drift_check, register
 from core.distribution.strategies import STRATEGIES, mirrored, multi_worker, one_device, tpu
 
 __all__ = [

@@ -43,12 +43,7 @@ class ConvTranspose3D(_ConvTranspose):
 
 
 def transposed_convolve(
-    x: tf.Tensor,
-    w: tf.Tensor,
-    stride: Sequence[int],
-    padding: str | Pairs,
-    dilation: Sequence[int],
-    groups: int = 1,
+    x: tf.Tensor, w: tf.Tensor, stride: Sequence[int], padding: str | Pairs, dilation: Sequence[int], groups: int = 1
 ) -> tf.Tensor:
     """Returns the transposed convolution of `x` with `w` in the dtype of `x`, with gradients on every device."""
     # No CPU kernel takes a dilation; zeros between the taps of the kernel have the same effect.
