@@ -4,6 +4,7 @@ Short sequences use `dense_attention`, which keeps all scores for the gradient; 
 """
 
 import math
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -72,11 +73,9 @@ def attend(
     q *= tf.cast(1.0 / math.sqrt(size), q.dtype)
     if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
         q, k = widen(q), widen(k)
+    given = _Given(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng)
     tile = _tile(time, k.shape[1], chunk_size, window)
-    if tile is None:
-        y = _attend_dense(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng)
-    else:
-        y = _attend_tiled(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng, tile)
+    y = _attend_dense(given) if tile is None else _attend_tiled(given, tile)
     return tf.reshape(y, [batch, time, heads, v.shape[-1]])
 
 
@@ -90,19 +89,24 @@ def _tile(time: object, keys: object, chunk_size: int | None, window: int | None
     return min(chunk_size, _TILE if window is None else min(_TILE, max(window, _TILE // 8)))
 
 
-def _attend_dense(
-    q: tf.Tensor,
-    k: tf.Tensor,
-    v: tf.Tensor,
-    sight: Sight,
-    mask: tf.Tensor | None,
-    documents: tf.Tensor | None,
-    bias: tf.Tensor | None,
-    slopes: tf.Tensor | None,
-    dropout_rate: float,
-    rng: Rng | None,
-) -> tf.Tensor:
-    """Attends with all scores at once. `q` is [batch, time, group, head, size]; `k`, `v` [batch, keys, group, size]."""
+class _Given(NamedTuple):
+    """The arguments, with a scaled `q` [batch, time, group, head, size], and `k`, `v` [batch, keys, group, size]."""
+
+    q: tf.Tensor
+    k: tf.Tensor
+    v: tf.Tensor
+    sight: Sight
+    mask: tf.Tensor | None
+    documents: tf.Tensor | None
+    bias: tf.Tensor | None
+    slopes: tf.Tensor | None
+    dropout_rate: float
+    rng: Rng | None
+
+
+def _attend_dense(given: _Given) -> tf.Tensor:
+    """Attends with all scores at once."""
+    q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng = given
     time, keys = tf.range(tf.shape(q)[1]), tf.range(tf.shape(k)[1])
     if documents is not None:
         same = tf.expand_dims(documents, 2) == tf.expand_dims(documents, 1)
@@ -137,20 +141,9 @@ def _attend_dense(
     return tf.where(sees, y, tf.zeros([], y.dtype))
 
 
-def _attend_tiled(
-    q: tf.Tensor,
-    k: tf.Tensor,
-    v: tf.Tensor,
-    sight: Sight,
-    mask: tf.Tensor | None,
-    documents: tf.Tensor | None,
-    bias: tf.Tensor | None,
-    slopes: tf.Tensor | None,
-    dropout_rate: float,
-    rng: Rng | None,
-    tile: int,
-) -> tf.Tensor:
+def _attend_tiled(given: _Given, tile: int) -> tf.Tensor:
     """Returns the same as `_attend_dense`, with scores in tiles of at most `tile` queries and keys."""
+    q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng = given
     batch, time, groups, heads, _ = sizes(q)
     grid = grid_of(sight, time, k.shape[1], tile)
     by_head = [grid.stack(tf.transpose(q, [0, 2, 3, 1, 4]), queries=3)]
