@@ -85,8 +85,8 @@ class Accumulated:
         gradients = self.gradients
         if self.factor is not None:
             # Gradients of float16 parameters, too: divided in float16, they would underflow.
-            gradients = _times(widened(gradients), 1.0 / self.factor)
-        return gradients if self.divided else _times(gradients, tf.math.divide_no_nan(1.0, self.sums["weight"]))
+            gradients = _scaled(widened(gradients), 1.0 / self.factor)
+        return gradients if self.divided else _scaled(gradients, tf.math.divide_no_nan(1.0, self.sums["weight"]))
 
 
 @dataclasses.dataclass
@@ -352,7 +352,7 @@ def compute(
     return dict(Sweep(fn, name, microbatches, rows, outputs, narrowing=narrowing)(values, rng, Asked())[1].outputs)
 
 
-def _times(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:
+def _scaled(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:
     return {path: scaled(gradient, tf.cast(x, gradient.dtype)) for path, gradient in gradients.items()}
 
 

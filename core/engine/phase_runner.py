@@ -115,7 +115,7 @@ class PhaseRunner:
             if plan.weighted:
                 share = factor.share if factor else 1.0
                 by = tf.math.divide_no_nan(1.0 / share, added.sums["weight"])
-                cotangents = {key: _times(x, by) for key, x in cotangents.items()}
+                cotangents = {key: _multiplied(x, by) for key, x in cotangents.items()}
             return added, cotangents
 
         def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
@@ -322,7 +322,7 @@ class PhaseRunner:
         return rng._replace(first_row=first, num_rows=plan.rows, runs=runs, stride=rows * plan.replicas)
 
 
-def _times(x: tf.Tensor, by: tf.Tensor) -> tf.Tensor:
+def _multiplied(x: tf.Tensor, by: tf.Tensor) -> tf.Tensor:
     """Returns `x * by`, multiplied in float32 if `x` is narrower. One over a total weight may underflow in float16."""
     wide = x.dtype if x.dtype.size >= 4 else tf.float32
     return tf.cast(tf.cast(x, wide) * tf.cast(by, wide), x.dtype)
