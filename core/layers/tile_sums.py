@@ -109,7 +109,9 @@ class Grid(NamedTuple):
                 summands = function(at, *(self.read(stack, at) for stack in given))
                 return [total + tf.cast(x, total.dtype) for total, x in zip(sums, summands, strict=True)]
 
-            sums = self.loop(body, filled(like, [tf.zeros_like(widen(stack.tiles)) for stack in like]))
+            # Unlike `tf.zeros`, these start no sooner than the tiles are there, and are sharded like them on a mesh.
+            zeros = [tf.raw_ops.ZerosLike(x=widen(stack.tiles)) for stack in like]
+            sums = self.loop(body, filled(like, zeros))
             results = [tf.cast(total, stack.tiles.dtype) for total, stack in zip(sums, like, strict=True)]
 
             def gradient(*upstream: tf.Tensor) -> list[tf.Tensor]:

@@ -135,9 +135,9 @@ class Tiled(NamedTuple):
             return Result(y, total + more, after)
 
         q, _, v, *_ = (stack.tiles for stack in stacks)
-        rows, dtype = sizes(q)[:-1], widen(v).dtype
-        y, total = tf.zeros([*rows, v.shape[-1]], dtype), tf.zeros([*rows, 1], dtype)
-        start = Result(y, total, tf.fill([*rows, 1], tf.cast(HIDDEN, dtype)))
+        # Unlike `tf.zeros`, made no sooner than `q`, and sharded like it on a mesh.
+        total = tf.raw_ops.ZerosLike(x=tf.cast(q[..., :1], widen(v).dtype))
+        start = Result(total + tf.zeros([v.shape[-1]], total.dtype), total, total + HIDDEN)
         y, total, largest = self.grid.loop(body, [Stack(x, "queries") for x in start])
         # Queries that see no key have a total of zero; their weights are zeros below any `largest`.
         return Result(tf.cast(y, v.dtype), _or_one(total), tf.where(total > 0.0, largest, tf.zeros_like(largest)))

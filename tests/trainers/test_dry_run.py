@@ -151,11 +151,12 @@ def test_seventy_billion_parameters_on_128_devices_take_little_memory_to_look_at
     found = rows(done.stdout)
     matrices = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 128256 * 8192
     scales = (2 * 80 + 1) * 8192
-    own = 4 * (matrices / 8 + scales)
+    own, table = 4 * (matrices / 8 + scales), 4 * 128256 * 8192 / 8
     assert found["parameters",][0] == pytest.approx(own, rel=1e-3)
     assert found["slots",][0] == pytest.approx(2 * own, rel=1e-3)
-    # At the peak, no gradient of a large matrix is on its way to the sum.
-    assert found["gradients",][0] == pytest.approx(own, rel=1e-3)
+    # The peak is in the backward pass of a recomputed feed-forward network. The table's gradient from the logits waits
+    # there for the one from the lookup.
+    assert found["gradients",][0] == pytest.approx(own + table, rel=1e-3)
     assert f"a checkpoint takes {12 * (matrices + scales) / 2**30:.4g} GiB" in done.stdout.replace("\n", " ")
     # Shoeybi et al., 2019: two sums of activations a block forward and two backward, and one in its recomputation. The
     # table has one at the lookup, and one back from the logits.
