@@ -17,11 +17,12 @@ import gin
 import tensorflow as tf
 
 from core.cluster import is_chief
+from core.data.pipeline import rows_of
 from core.disk import write_whole
 from core.distribution import Agreement
 from core.errors import ConfigurationError, NoRoomError
 from core.estimate import HELD
-from core.layers.recompute_by_path import WHOLE, Patterns
+from core.layers.recompute_by_path import EVERY_OTHER, WHOLE, Patterns
 from core.module import named_modules, named_variables
 from core.task.checks import checked_phases
 from trainers.dry_run.build import DryBuild
@@ -138,6 +139,7 @@ def _microbatches(build: DryBuild) -> tuple[list[int], str]:
     rows, found = settings.global_batch_size, list[int]()
     for count in (n for n in range(own, rows + 1, own) if rows % n == 0):
         with contextlib.suppress(ConfigurationError):  # the devices can't share a microbatch evenly
+            rows_of(rows, count, build.replicas)
             build.paper.check_rows(rows, count, what="`Trainer.global_batch_size`")
             found.append(count)
     return found or [1], ""
@@ -148,6 +150,7 @@ def _recomputations(build: DryBuild) -> Iterator[Patterns]:
     yield build.recompute
     given = build.recompute or "recompute" in gin.get_bindings(Experiment, resolve_references=False)
     if not given and (patterns := repeated(build.task)):
+        yield dict.fromkeys(patterns, EVERY_OTHER)
         yield patterns
 
 

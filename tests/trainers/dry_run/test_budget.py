@@ -13,8 +13,9 @@ from core.layers.recompute import RECOMPUTES
 from core.module import Module
 from core.optimizers import sgd
 from core.task import Loss, Task, Update
+from core.testing import on_virtual_cpus
 from models.classifiers.mlp import Mlp
-from tests.commands import CONFIGS, passed, refused
+from tests.commands import CONFIGS, launch, passed, refused, run
 from trainers.dry_run import budget
 from trainers.dry_run.build import DryBuild
 from trainers.experiment import Experiment
@@ -49,19 +50,23 @@ class Mixing(Deep):
     mixes = True
 
 
-def build(task=Deep, text="8 MiB", recompute=(), rows=24, **settings):
-    made = Experiment(task=task, train_source=SOURCE, recompute=recompute)
+def build(task=Deep, text="8 MiB", recompute=(), rows=24, strategy=None, **settings):
+    made = Experiment(task=task, train_source=SOURCE, recompute=recompute, strategy=strategy)
     return DryBuild.of(made, Settings(steps=10, global_batch_size=rows, memory_budget=text, **settings))
 
 
 @pytest.fixture
 def needs(monkeypatch):
-    """A step of 24 MiB, divided by the microbatches, and by three with recomputation; returns the estimates made."""
+    """Makes a step of 24 MiB, divided by the microbatches, and by three with recomputation, or by 1.5 of every other.
+
+    Returns the estimates made.
+    """
     made = []
 
     def need(build, patterns, microbatches):
-        made.append((tuple(patterns), microbatches))
-        return 24 * MIB // microbatches // (3 if patterns else 1)
+        made.append((str(patterns), microbatches))
+        saved = {"[]": 1, "()": 1, "{'net/blocks/*': 'every_other'}": 1.5}.get(str(patterns), 3)
+        return int(24 * MIB / saved) // microbatches
 
     monkeypatch.setattr(budget, "_need", need)
     return made
@@ -87,12 +92,23 @@ def test_batch_whose_rows_are_mixed_stays_whole(needs):
 def test_bound_values_are_not_chosen(needs):
     with pytest.raises(NoRoomError, match=r"with 2 microbatches and recomputation of net/blocks/0 .*is given"):
         budget.choose(build(text="1 MiB", microbatches=2, recompute=["net/blocks/0"]))
-    assert needs == [(("net/blocks/0",), 2)]
+    assert needs == [("['net/blocks/0']", 2)]
 
 
 def test_budget_that_is_too_small_names_the_smallest_one(needs):
     with pytest.raises(NoRoomError, match=r'hold 341.3 KiB at least.*`Trainer.memory_budget = "1 MiB"` or more'):
         budget.choose(build(text="300 KiB"))
+
+
+def test_every_other_module_recomputes_if_that_suffices(needs):
+    fit = budget.choose(build(Mixing, text="16 MiB"))
+    assert (fit.microbatches, fit.recompute) == (1, {"net/blocks/*": "every_other"})
+    assert "1 microbatch and recomputation of net/blocks/* (every_other) (the batch stays whole" in fit.line
+
+
+def test_replicas_share_each_microbatch(needs):
+    with pytest.raises(NoRoomError, match=r"with 12 microbatches without recomputation or 12 microbatches and"):
+        budget.choose(build(text="300 KiB", strategy=on_virtual_cpus(2)))
 
 
 @pytest.mark.parametrize("text", ["8", "8 Gib", "0 GiB", "-1 GiB", "nan GiB", "lots", 8])
@@ -108,9 +124,12 @@ def test_estimate_falls_with_microbatches_and_recomputation():
             self.net.blocks = [Mlp([4, 64, 64, 4], rng=rng.fold(i)) for i in range(4)]
 
     made = build(Wide, rows=4800)
-    stored, halved, again = (budget._need(made, *of) for of in (((), 1), ((), 2), (["net/blocks/*"], 1)))
+    some = {"net/blocks/*": "every_other"}
+    stored, halved, partly, again = (
+        budget._need(made, *of) for of in (((), 1), ((), 2), (some, 1), (["net/blocks/*"], 1))
+    )
     assert halved < stored
-    assert again < stored
+    assert again < partly < stored
 
 
 def test_chosen_modules_recompute(needs, tmp_path):
@@ -142,3 +161,33 @@ def test_resumed_run_keeps_its_choice(tmp_path):
 def test_budget_below_the_variables_is_refused(tmp_path):
     says = ["`Trainer.memory_budget` is 100 KiB", "Give `Trainer.memory_budget ="]
     refused(*FLAGS, "--gin_param=Trainer.memory_budget = '100 KiB'", cwd=tmp_path, exit_code=8, says=says)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("runtime", "start", "before"),
+    [("mesh", run, []), ("mirrored", run, []), ("multi_worker", launch, ["--workers=2", "--"])],
+)
+def test_budget_of_several_devices(runtime, start, before, tmp_path):
+    flags = [*before, *FLAGS, f"--gin_file={CONFIGS / 'runtime' / runtime}.gin"]
+    flags += ["--gin_param=Trainer.steps = 2", "--gin_param=Trainer.log_every = 2"]
+    flags += ["--gin_param=mirrored.replicas = 2"] * (runtime == "mirrored")
+
+    def given(text):
+        return f"--gin_param=Trainer.memory_budget = '{text}'"
+
+    says = re.search(r"memory: (\d+) microbatch", passed(*flags, given("1 MiB"), cwd=tmp_path, run=start).stdout)
+    assert int(says[1]) > 1
+    done = start(*flags, "--workdir=other", given("100 KiB"), cwd=tmp_path)
+    assert done.returncode == 8, done.stderr
+    assert "with 256 microbatches and recomputation of net/layers/*. Give" in done.stderr
+    assert not (tmp_path / "other" / "memory.json").exists()
+
+
+@pytest.mark.long
+def test_parameter_servers_have_no_budget(tmp_path):
+    servers = f"--gin_file={CONFIGS / 'runtime' / 'parameter_server.gin'}"
+    flags = ("--workers=1", "--ps=1", "--", *FLAGS, servers, "--gin_param=Trainer.memory_budget = '1 MiB'")
+    done = launch(*flags, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "`Trainer.memory_budget` is for replicas and meshes, not for parameter servers" in done.stderr
