@@ -69,6 +69,7 @@ class Tuning:
             self._make(Choice()),
             self._make,
             compared_steps=compared,
+            narrow=self.trainer.settings.precision != "float32",
             cut=cut,
             agree=functools.partial(agreed, agreement=self.trainer.agreement),
             found=self._found,

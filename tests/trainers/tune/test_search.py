@@ -141,6 +141,15 @@ def test_figures_that_differ_in_their_last_bits_are_the_same():
     assert search(machine).choice.lines == ['Trainer.compile = "xla"']
 
 
+@pytest.mark.parametrize(("loss", "verdict"), [(1.005, CHOSEN), (1.01, VOID)])
+def test_rounding_of_a_narrow_phase_is_the_same(loss, verdict):
+    machine = Machine(
+        lambda settings: 1.0 if settings["compile"] == "xla" else 2.0,
+        figures=lambda settings: {"loss": loss if settings["compile"] == "xla" else 1.0},
+    )
+    assert search(machine, narrow=True).rows[0].verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [

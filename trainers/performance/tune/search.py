@@ -56,6 +56,7 @@ class Search:
         make: Callable[[Choice], Tried],
         *,
         compared_steps: int,
+        narrow: bool = False,
         cut: bool = False,
         agree: Callable[[Sequence[float]], Sequence[float]] = lambda numbers: numbers,
         found: Callable[[Row], object] = lambda row: None,
@@ -66,7 +67,7 @@ class Search:
         self.configured = self.best = configured
         self.choice, self.rows = Choice(), list[Row]()
         self.total: Outcome | None = None
-        self._make, self._steps, self._cut = make, compared_steps, cut
+        self._make, self._steps, self._cut, self._narrow = make, compared_steps, cut, narrow
         self._agree, self._found, self._look, self._clock = agree, found, look, clock
         self._began = clock()
         self._figures = configured.figures(compared_steps)
@@ -123,7 +124,8 @@ class Search:
             return dataclasses.replace(
                 row, why="one step was enough", outcome=Outcome([1 / times], trial.seconds_a_step)
             )
-        if difference := unlike(self._figures, trial.figures(self._steps), self._steps):
+        figures = trial.figures(self._steps)
+        if difference := unlike(self._figures, figures, self._steps, narrow=self._narrow):
             return dataclasses.replace(row, verdict=VOID, why=difference)
         outcome = self._contest(self.best, trial)
         if not outcome.faster:

@@ -11,6 +11,7 @@ from trainers.performance.tune.proposals import Case
 TURN_SECONDS, PATIENCE_SECONDS = 0.25, 2.0  # of a section of training with real input, and its limit
 MOST_STEPS, COMPARED_SECONDS = 10, 2.0  # whose metrics are compared: rounding grows with more steps
 SAME, NOTHING = 1e-4, 1e-6  # relative and absolute tolerance for equal metrics
+ROUNDED = 2.0**-7  # both, if a phase computes in bfloat16 or float16: its rounding changes a few predictions too
 
 
 class Trial(Rehearsal):
@@ -72,16 +73,19 @@ class Trial(Rehearsal):
         )
 
 
-def unlike(before: Mapping[str, float], after: Mapping[str, float], steps: int) -> str | None:
+def unlike(before: Mapping[str, float], after: Mapping[str, float], steps: int, *, narrow: bool = False) -> str | None:
     """Returns text on the first metric that differs between two runs of `steps` steps, or None.
+
+    With `narrow`, a phase computes in bfloat16 or float16, and metrics may differ by the rounding.
 
     >>> unlike({"loss": 2.0}, {"loss": 2.1}, 20)
     '`loss` is 2.1 after 20 steps, and was 2'
     """
+    relative, absolute = (ROUNDED, ROUNDED) if narrow else (SAME, NOTHING)
     for name in sorted({*before, *after}):
         one, other = before.get(name, math.nan), after.get(name, math.nan)
         both = math.isnan(one) and math.isnan(other) and name in before and name in after
-        if not both and not math.isclose(one, other, rel_tol=SAME, abs_tol=NOTHING):
+        if not both and not math.isclose(one, other, rel_tol=relative, abs_tol=absolute):
             return f"`{name}` is {other:.7g} after {steps} steps, and was {one:.7g}"
     return None
 
