@@ -7,10 +7,12 @@ import pytest
 import tensorflow as tf
 
 from core.graphs import everything
+from core.optimizers import sgd
 from core.precision import Precision
 from core.random import Rng
 from core.task import Loss, Served
-from tests.commands import CONFIGS, passed, refused
+from core.testing import on_virtual_cpus
+from tests.commands import CONFIGS, launch, passed, refused
 from tests.toys import Line
 from tests.trainers.hooks.hooks_lab import Maker
 from tests.trainers.trainer_lab import HELD_OUT, POINTS, Small, hashes, make, newest, train
@@ -22,16 +24,20 @@ from trainers.hooks.samples import make_sampler
 NARROW = {"precision": "bfloat16", "eval_source": HELD_OUT, "microbatches": 2}
 
 
-def test_run_resumes_to_the_bit(tmp_path):
-    whole = make(tmp_path, "whole", checkpoint_every=20, **NARROW)
+@pytest.mark.parametrize("local", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "local steps"])
+def test_run_resumes_to_the_bit(local, tmp_path):
+    given = {**NARROW, "checkpoint_every": 20}
+    if local:
+        given |= {"strategy": on_virtual_cpus(2), "local_steps": 5, "outer": sgd(0.9, momentum=0.5)}
+    whole = make(tmp_path, "whole", **given)
     train(whole)
-    first = make(tmp_path, "halves", checkpoint_every=20, **{**NARROW, "steps": 20})
+    first = make(tmp_path, "halves", **{**given, "steps": 20})
     train(first)
-    second = make(tmp_path, "halves", checkpoint_every=20, **NARROW)
+    second = make(tmp_path, "halves", **given)
     second.state.restore(newest(first))
     train(second)
     assert hashes(second) == hashes(whole)
-    wide = make(tmp_path, "wide", checkpoint_every=20, **{**NARROW, "precision": "float32"})
+    wide = make(tmp_path, "wide", **{**given, "precision": "float32"})
     train(wide)
     assert hashes(wide) != hashes(whole)
 
@@ -124,6 +130,10 @@ def test_every_mode_computes_in_the_precision(tmp_path):
     assert "bfloat16" in (tmp_path / "run" / "config" / "operative.gin").read_text()
     refused(*flags, "--gin_param=Trainer.steps = 40", cwd=tmp_path, exit_code=2, says=["Trainer.precision"])
     done = passed(*narrow, "--mode=evaluate", cwd=tmp_path)
+    passed(*narrow, "--mode=evaluate_continuously", cwd=tmp_path)
+    lines = ((tmp_path / "run" / f"{name}.jsonl").read_text().splitlines() for name in ("metrics", "evaluations"))
+    own, other = ({x["step"]: x["loss"] for x in map(json.loads, found) if x["split"] == "eval"} for found in lines)
+    assert other[20] == own[20]
     assert "Warning" not in done.stdout, result
     assert "in bfloat16" in passed(*narrow, "--mode=summary", cwd=tmp_path).stdout
     estimated = passed(*narrow, "--mode=dry_run", cwd=tmp_path).stdout
@@ -131,3 +141,25 @@ def test_every_mode_computes_in_the_precision(tmp_path):
     passed(*narrow, "--mode=export", cwd=tmp_path)
     eager = [flag for flag in narrow if flag != "--workdir=run"]
     passed(*eager, "--eager", "--workdir=eager", cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_parameter_servers_train_in_the_precision(tmp_path):
+    servers = f"--gin_file={CONFIGS / 'runtime' / 'parameter_server.gin'}"
+    flags = (MLP, servers, "--gin_param=Trainer.steps = 20", "--gin_param=Trainer.evaluate_every = 20", "--workdir=run")
+    narrow = "--gin_param=Trainer.precision = 'bfloat16'"
+    passed("--workers=2", "--ps=1", "--", *flags, narrow, cwd=tmp_path, run=launch)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["precision"] == "bfloat16"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["loss"] < 2.25
+
+
+@pytest.mark.long
+def test_measurements_are_of_the_precision(tmp_path):
+    flags = (f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_param=Trainer.precision = 'bfloat16'")
+    flags += ("--gin_param=Trainer.steps = 100", "--workdir=run")
+    passed(*flags, "--mode=diagnose", cwd=tmp_path)
+    assert json.loads((tmp_path / "run" / "diagnosis.json").read_text())["verdict"]["sentence"]
+    passed(*flags, "--mode=tune", cwd=tmp_path)
+    found = json.loads((tmp_path / "run" / "tune.json").read_text())
+    assert found["complete"]
+    assert "void" not in {row["verdict"] for row in found["tried"]}
