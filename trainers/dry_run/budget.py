@@ -124,7 +124,9 @@ def _first(counts: Sequence[int], fits: Callable[[int], bool]) -> int:
     """
     if fits(counts[0]):
         return counts[0]
-    return counts[min(bisect.bisect_left(counts, True, lo=1, key=fits), len(counts) - 1)]
+    if not fits(counts[-1]):
+        return counts[-1]
+    return counts[bisect.bisect_left(counts, True, 1, len(counts) - 1, key=fits)]
 
 
 def _microbatches(build: DryBuild) -> tuple[list[int], str]:
