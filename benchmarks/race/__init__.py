@@ -1,0 +1,1 @@
+"""A race of update rules to the loss of AdamW."""

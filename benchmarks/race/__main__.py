@@ -1,0 +1,149 @@
+"""`python -m benchmarks.race --kept=DIR [--works ...] [--rules ...]`: each rule's steps and time to AdamW's loss.
+
+The search trains each rule once per rate on a seed of its own, and keeps the rate with the lowest held-out loss; all
+rules try equally many rates. Then each rule trains with three other seeds over parts of AdamW's steps, its schedule
+fitted to each. A rule has reached AdamW's loss where the line through its losses crosses the mean of AdamW's final
+ones. Runs stay in `--kept`; the command, called again, trains what is missing.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine
+from benchmarks.race.rules import RULES
+from benchmarks.running import CHECKOUT
+
+SEARCH_SEED, SEEDS, PARTS = 100, (0, 1, 2), (0.4, 0.6, 0.8, 1.0)
+
+
+class Work(NamedTuple):
+    """A configuration without an optimizer, and the steps that AdamW takes."""
+
+    steps: int
+    task: str
+    undecayed: list[str]  # patterns of parameters without weight decay
+    ends: list[str]  # of the matrices of the first and last layers
+
+
+WORKS = {
+    "text_nano": Work(2_000, "LanguageModel", ["b", "scale", "offset"], ["tokens/w", "positions/w"]),
+    "digits_convnet": Work(1_500, "ConvNetClassifier", ["b"], ["logits/w"]),
+}
+
+
+class Run(NamedTuple):
+    """A finished training: its final held-out loss, and the median seconds of its steps."""
+
+    loss: float
+    step_seconds: float
+
+
+def train(work: str, name: str, *, peak: float, seed: int, part: float, kept: Path, steps: int | None = None) -> Run:
+    """Trains over a part of the work's steps by the real command, or reads the run that is there."""
+    rule, total = RULES[name], round(part * (steps or WORKS[work].steps))
+    folder = kept / work / name / f"peak={peak:g},steps={total},seed={seed}"
+    bindings = [
+        f"{WORKS[work].task}.optimizer = @chain()",
+        f"chain.transforms = [@clip_by_global_norm(), {rule.transforms}]",
+        "clip_by_global_norm.max_norm = 1.0",
+        f"warmup_cosine.peak_rate = {peak}",
+        f"warmup_cosine.warmup_steps = {min(100, total // 4)}",
+        *(text.format(undecayed=WORKS[work].undecayed, ends=WORKS[work].ends) for text in rule.bindings),
+        f"steps = {total}",
+        f"Experiment.seed = {seed}",
+        f"Trainer.log_every = {max(1, total // 20)}",
+        "Trainer.evaluate_every = None",
+    ]
+    result = folder / "result.json"
+    if not result.exists() or json.loads(result.read_text())["exit_code"]:
+        command = [sys.executable, "-m", "trainers.main", f"--workdir={folder}"]
+        command += [f"--gin_file=benchmarks/race/{work}.gin", *(f"--gin_param={text}" for text in bindings)]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+        if done.returncode == 3:  # not finite: a rate too high
+            return Run(np.inf, np.nan)
+        if done.returncode:
+            raise SystemExit(f"error: {folder.name} of {name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    seconds = [line["step_seconds"] for line in lines if line["split"] == "train"][1:]
+    return Run(float(json.loads(result.read_text())["evaluation"]["loss"]), float(np.median(seconds)))
+
+
+def reached(lengths: Sequence[float], losses: Sequence[float], target: float) -> float:
+    """Returns the least length, on the line through (length, loss), where the loss is at most `target`; else inf."""
+    for i, loss in enumerate(losses):
+        if loss <= target:
+            if i == 0 or not np.isfinite(losses[i - 1]):
+                return lengths[i]
+            share = (losses[i - 1] - target) / (losses[i - 1] - loss)
+            return lengths[i - 1] + share * (lengths[i] - lengths[i - 1])
+    return np.inf
+
+
+def searched(work: str, names: Sequence[str], kept: Path, steps: int | None) -> dict[str, float]:
+    """Returns each rule's best rate."""
+    best = {}
+    for name in names:
+        found = {p: train(work, name, peak=p, seed=SEARCH_SEED, part=1.0, kept=kept, steps=steps).loss
+                 for p in RULES[name].peaks}  # fmt: skip
+        best[name] = min(found, key=lambda peak: found[peak])
+        edge = ", at the edge of its rates" if best[name] in (min(found), max(found)) else ""
+        print(f"{work}, {name}: " + ", ".join(f"{p:g} {loss:.4f}" for p, loss in found.items()) + edge, flush=True)
+    return best
+
+
+def raced(work: str, best: dict[str, float], kept: Path, steps: int | None) -> dict[str, dict[float, list[Run]]]:
+    """Returns each rule's runs: by part of AdamW's steps, one for each seed. Rules take turns."""
+    runs: dict[str, dict[float, list[Run]]] = {name: {part: [] for part in PARTS} for name in best}
+    for seed in SEEDS:
+        for part in PARTS:
+            for name, peak in best.items():
+                if name != "adamw" or part == 1.0:
+                    run = train(work, name, peak=peak, seed=seed, part=part, kept=kept, steps=steps)
+                    runs[name][part].append(run)
+                    print(f"{work}, {name}, seed {seed}, {part:g} of the steps: {run.loss:.4f}", flush=True)
+    return runs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints a table for each work."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.race", description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--kept", type=Path, required=True, metavar="DIR", help="where runs stay")
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS), metavar="NAME", help=", ".join(WORKS))
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES), metavar="NAME", help=", ".join(RULES))
+    parser.add_argument("--steps", type=int, help="AdamW's, in place of the work's own")
+    flags = parser.parse_args(arguments)
+    names, kept = ["adamw", *(name for name in flags.rules if name != "adamw")], flags.kept.resolve()
+    print(machine())
+    for work in flags.works:
+        runs = raced(work, searched(work, names, kept, flags.steps), kept, flags.steps)
+        final = [run.loss for run in runs["adamw"][1.0]]
+        target, seconds = float(np.mean(final)), np.median([run.step_seconds for run in runs["adamw"][1.0]])
+        steps = flags.steps or WORKS[work].steps
+        table = Table("rule", "held-out loss", "steps to AdamW's", "of its steps", "a step's time", "of its time",
+                      title=f"{work}: {steps:,} steps of AdamW to {target:.4f}")  # fmt: skip
+        for name, found in runs.items():
+            losses = [run.loss for run in found[1.0]]
+            pace = float(np.median([run.step_seconds for each in found.values() for run in each]) / seconds)
+            by_seed = [1.0] if name == "adamw" else [
+                reached(PARTS, [found[part][i].loss for part in PARTS], target) for i in range(len(SEEDS))
+            ]  # fmt: skip
+            least, most = min(by_seed), max(by_seed)
+            share = float(np.mean(by_seed))
+            span = f"{share:.2f} ({least:.2f} to {most:.2f})"
+            reach = f"{share * steps:,.0f}" if np.isfinite(share) else "not reached by each seed"
+            table.add_row(name, f"{np.mean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})",
+                          reach, span, f"{pace:.2f}", f"{share * pace:.2f}")  # fmt: skip
+        Console(width=130).print(table)
+
+
+if __name__ == "__main__":
+    main()

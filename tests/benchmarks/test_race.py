@@ -1,0 +1,39 @@
+"""`benchmarks.race`: steps to a loss by interpolation, and a short race by the real command that continues."""
+
+import math
+
+import pytest
+
+from benchmarks.race import __main__ as race
+from benchmarks.race.rules import RULES
+
+
+@pytest.mark.parametrize(
+    ("losses", "length"),
+    [
+        ([4.0, 3.0, 2.0], 0.8),  # met exactly at a length
+        ([4.0, 3.5, 2.5], 0.9),  # half of the way between two
+        ([2.5, 2.0, 1.0], 0.6),  # from the first on: no line to extend
+        ([4.0, 3.5, 3.2], math.inf),
+        ([4.0, math.nan, 2.0], 1.0),  # a failed run has no line either
+    ],
+)
+def test_length_is_read_from_the_line_through_losses(losses, length):
+    assert race.reached([0.6, 0.8, 1.0], losses, 3.0) == pytest.approx(length)
+
+
+def test_rules_have_equal_budgets():
+    assert len({len(rule.peaks) for rule in RULES.values()}) == 1
+
+
+@pytest.mark.long
+def test_race_continues_where_it_was(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(race, "SEEDS", (0, 1))
+    flags = [f"--kept={tmp_path}", "--works", "digits_convnet", "--rules", "muon", "--steps=40"]
+    race.main(flags)
+    first = capsys.readouterr().out
+    assert "muon, seed 1, 0.4 of the steps:" in first
+    monkeypatch.setattr(race.subprocess, "run", None)  # nothing is trained twice
+    race.main(flags)
+    losses = [line for line in first.splitlines() if "seed" in line]
+    assert [line for line in capsys.readouterr().out.splitlines() if "seed" in line] == losses
