@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """A rule of the race. Its bindings give it the rate `@warmup_cosine()`; a work fills in `{undecayed}` and `{ends}`."""
+    """A rule of the race. Its bindings give it `@warmup_cosine()`, and have `{undecayed}` and `{ends}` of a work."""
 
     transforms: str  # after the clipped gradients
     bindings: tuple[str, ...]
