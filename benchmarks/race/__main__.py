@@ -47,26 +47,31 @@ class Run(NamedTuple):
     step_seconds: float
 
 
-def train(work: str, name: str, *, peak: float, seed: int, part: float, kept: Path, steps: int | None = None) -> Run:
-    """Trains over a part of the work's steps by the real command, or reads the run that is there."""
-    rule, total = RULES[name], round(part * (steps or WORKS[work].steps))
-    folder = kept / work / name / f"peak={peak:g},steps={total},seed={seed}"
-    bindings = [
-        f"{WORKS[work].task}.optimizer = @chain()",
+def bindings(work: str, name: str, *, peak: float, seed: int, steps: int) -> list[str]:
+    """Returns the bindings of a run, which complete the work's gin file."""
+    rule, own = RULES[name], WORKS[work]
+    return [
+        f"{own.task}.optimizer = @chain()",
         f"chain.transforms = [@clip_by_global_norm(), {rule.transforms}]",
         "clip_by_global_norm.max_norm = 1.0",
         f"warmup_cosine.peak_rate = {peak}",
-        f"warmup_cosine.warmup_steps = {min(100, total // 4)}",
-        *(text.format(undecayed=WORKS[work].undecayed, ends=WORKS[work].ends) for text in rule.bindings),
-        f"steps = {total}",
+        f"warmup_cosine.warmup_steps = {min(100, steps // 4)}",
+        *(text.format(undecayed=own.undecayed, ends=own.ends) for text in rule.bindings),
+        f"steps = {steps}",
         f"Experiment.seed = {seed}",
-        f"Trainer.log_every = {max(1, total // 20)}",
+        f"Trainer.log_every = {max(1, steps // 20)}",
         "Trainer.evaluate_every = None",
     ]
+
+
+def train(work: str, name: str, *, peak: float, seed: int, steps: int, kept: Path) -> Run:
+    """Trains by the real command, or reads the run that is there."""
+    folder = kept / work / name / f"peak={peak:g},steps={steps},seed={seed}"
+    params = bindings(work, name, peak=peak, seed=seed, steps=steps)
     result = folder / "result.json"
     if not result.exists() or json.loads(result.read_text())["exit_code"]:
         command = [sys.executable, "-m", "trainers.main", f"--workdir={folder}"]
-        command += [f"--gin_file=benchmarks/race/{work}.gin", *(f"--gin_param={text}" for text in bindings)]
+        command += [f"--gin_file=benchmarks/race/{work}.gin", *(f"--gin_param={text}" for text in params)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
         if done.returncode == 3:  # not finite: a rate too high
             return Run(np.inf, np.nan)
@@ -88,11 +93,11 @@ def reached(lengths: Sequence[float], losses: Sequence[float], target: float) ->
     return np.inf
 
 
-def searched(work: str, names: Sequence[str], kept: Path, steps: int | None) -> dict[str, float]:
+def searched(work: str, names: Sequence[str], steps: int, kept: Path) -> dict[str, float]:
     """Returns each rule's best rate."""
     best = {}
     for name in names:
-        found = {p: train(work, name, peak=p, seed=SEARCH_SEED, part=1.0, kept=kept, steps=steps).loss
+        found = {p: train(work, name, peak=p, seed=SEARCH_SEED, steps=steps, kept=kept).loss
                  for p in RULES[name].peaks}  # fmt: skip
         best[name] = min(found, key=lambda peak: found[peak])
         edge = ", at the edge of its rates" if best[name] in (min(found), max(found)) else ""
@@ -100,14 +105,14 @@ def searched(work: str, names: Sequence[str], kept: Path, steps: int | None) -> 
     return best
 
 
-def raced(work: str, best: dict[str, float], kept: Path, steps: int | None) -> dict[str, dict[float, list[Run]]]:
+def raced(work: str, best: dict[str, float], steps: int, kept: Path) -> dict[str, dict[float, list[Run]]]:
     """Returns each rule's runs: by part of AdamW's steps, one for each seed. Rules take turns."""
     runs: dict[str, dict[float, list[Run]]] = {name: {part: [] for part in PARTS} for name in best}
     for seed in SEEDS:
         for part in PARTS:
             for name, peak in best.items():
                 if name != "adamw" or part == 1.0:
-                    run = train(work, name, peak=peak, seed=seed, part=part, kept=kept, steps=steps)
+                    run = train(work, name, peak=peak, seed=seed, steps=round(part * steps), kept=kept)
                     runs[name][part].append(run)
                     print(f"{work}, {name}, seed {seed}, {part:g} of the steps: {run.loss:.4f}", flush=True)
     return runs
@@ -124,10 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names, kept = ["adamw", *(name for name in flags.rules if name != "adamw")], flags.kept.resolve()
     print(machine())
     for work in flags.works:
-        runs = raced(work, searched(work, names, kept, flags.steps), kept, flags.steps)
+        steps = flags.steps or WORKS[work].steps
+        runs = raced(work, searched(work, names, steps, kept), steps, kept)
         final = [run.loss for run in runs["adamw"][1.0]]
         target, seconds = float(np.mean(final)), np.median([run.step_seconds for run in runs["adamw"][1.0]])
-        steps = flags.steps or WORKS[work].steps
         table = Table("rule", "held-out loss", "steps to AdamW's", "of its steps", "a step's time", "of its time",
                       title=f"{work}: {steps:,} steps of AdamW to {target:.4f}")  # fmt: skip
         for name, found in runs.items():

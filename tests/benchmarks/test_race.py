@@ -2,10 +2,24 @@
 
 import math
 
+import gin
 import pytest
 
 from benchmarks.race import __main__ as race
 from benchmarks.race.rules import RULES
+from core.testing.plain import optimizers_of
+from tests.commands import CHECKOUT
+from trainers import configurables as configurables  # registers them
+from trainers import hooks
+from trainers.experiment import Experiment
+from trainers.gin_audit.audit import read
+from trainers.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    yield
+    gin.clear_config()
 
 
 @pytest.mark.parametrize(
@@ -24,6 +38,16 @@ def test_length_is_read_from_the_line_through_losses(losses, length):
 
 def test_rules_have_equal_budgets():
     assert len({len(rule.peaks) for rule in RULES.values()}) == 1
+
+
+@pytest.mark.parametrize("work", race.WORKS)
+@pytest.mark.parametrize("name", RULES)
+def test_bindings_of_a_rule_complete_the_work(work, name):
+    params = race.bindings(work, name, peak=0.01, seed=0, steps=40)
+    configuration = read([f"benchmarks/race/{work}.gin"], params, search=[CHECKOUT])
+    configuration.bind([Experiment, Settings], required=[Experiment, Settings], register=hooks.register)
+    (optimizer,) = optimizers_of(Experiment().task).values()
+    assert optimizer.transform.name == "chain"
 
 
 @pytest.mark.long
