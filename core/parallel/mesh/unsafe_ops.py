@@ -155,7 +155,23 @@ def _scattered(op: tf.Operation) -> Said | None:
     )
 
 
-_RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (_new_axis, _scattered, _scalar_select, _draw, _tensor_list)
+def _decomposition(op: tf.Operation) -> Said | None:
+    if op.type not in ("SelfAdjointEigV2", "Qr", "MatrixTriangularSolve"):
+        return None
+    return (
+        f"`{op.type}`, which `shampoo`, `soap` and `psgd_kron` need, can't be laid out on a mesh",
+        "choose another optimizer or layer, or train on replicas",
+    )
+
+
+_RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (
+    _decomposition,
+    _new_axis,
+    _scattered,
+    _scalar_select,
+    _draw,
+    _tensor_list,
+)
 
 
 def _refused(op: tf.Operation, what: str, instead: str) -> ConfigurationError:

@@ -36,6 +36,7 @@ UNSAFE = {
     "one condition for all": (lambda x: tf.where(tf.reduce_sum(x) > 0, x, 2 * x), MATRIX, "tf.broadcast_to"),
     "a draw": (lambda x: x + tf.random.stateless_normal([6], [1, 2]), MATRIX, "the step's `rng`"),
     "a draw with a state": (lambda x: x + tf.random.uniform([6]), MATRIX, "the step's `rng`"),
+    "a decomposition": (lambda x: tf.linalg.qr(x).q, MATRIX, "another optimizer"),
     "a list": (lambda x: tf.map_fn(lambda row: 2 * row, x), MATRIX, "tf.tensor_scatter_nd_update"),
 }
 SAFE = {
