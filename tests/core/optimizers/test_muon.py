@@ -30,7 +30,9 @@ def moved(rule, gradients, updates=2, dtype=tf.float32):
     return {path: v.numpy() for path, v in variables.items()}, optimizer
 
 
-def test_matrices_of_equal_shape_move_together_as_each_alone():
+@pytest.mark.parametrize("batches", [True, False])
+def test_matrices_of_equal_shape_move_together_as_each_alone(monkeypatch, batches):
+    monkeypatch.setattr("core.optimizers.orthogonalise.batches_pay", lambda: batches)
     gradients = {"a": matrix(4, 6), "b": matrix(4, 6), "c": matrix(6, 4), "d": 1e25 * matrix(4, 6)}
     together, _ = moved(muon(0.1, neuron_beta=0.9), gradients)
     for path, g in gradients.items():
