@@ -76,7 +76,7 @@ class Python:
         self._before, self._draws = self._held(), _generators()
 
     def changed(self, who: str, *, is_step: bool = True) -> Iterator[str]:
-        """Yields a warning for each state that tracing has changed: later calls of the trace don't change it."""
+        """Yields a warning for each state that tracing has changed. Calls of the traced function won't change it."""
         each = "step" if is_step else "call"
         report = "Report figures in `Loss.metrics`, keep state in variables" if is_step else "Return it"
         count = "Use `rng.step` to count, and keep state in variables" if is_step else "Compute it from the arguments"

@@ -60,7 +60,7 @@ class Progress:
 
     @functools.cached_property
     def _kinds(self) -> list[list[tf.Variable]]:
-        """Returns the variables of the sums, in groups of equal dtype and shape."""
+        """Returns the variables that store the sums, in groups of equal dtype and shape."""
         kinds: dict[Any, list[tf.Variable]] = {}
         for variable in tf.nest.flatten(self.sums):
             kinds.setdefault((variable.dtype, tuple(variable.shape)), []).append(variable)

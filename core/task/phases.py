@@ -111,7 +111,7 @@ class Update:
         return self._by_path(functools.partial(named_variables, trainable_only=True))
 
     def statistics(self) -> dict[str, tf.Variable]:
-        """Returns the moving averages of the trained modules, by paths as in `variables`."""
+        """Returns the moving averages of the trained modules, by path. Paths are as in `variables`."""
         return self._by_path(averaged)
 
     def _by_path(self, found: Callable[[tf.Module], Mapping[str, tf.Variable]]) -> dict[str, tf.Variable]:

@@ -43,7 +43,7 @@ class Rewinding(Writer, Protocol):
 
 @runtime_checkable
 class Gallery(Writer, Protocol):
-    """A writer that also shows images, texts and histograms, such as TensorBoard. A full disk stops this."""
+    """A writer that also shows images, texts and histograms, such as TensorBoard. It skips them on a full disk."""
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Shows the configuration: its `text`, and the value of each setting."""

@@ -185,7 +185,7 @@ def _is_numbers(values: np.ndarray) -> bool:
 
 
 def _time(batch: Mapping[str, tf.Tensor], lengths: np.ndarray) -> int | None:
-    """Returns the number of positions to which the batch's features pad rows of these `lengths`."""
+    """Returns the padded length of the batch's sequences, whose valid `lengths` are given."""
     times = [x.shape[1] for x in batch.values() if (x.shape.rank or 0) >= 2 and x.shape[1] >= lengths.max()]
     return min(times, default=None)
 

@@ -41,7 +41,7 @@ class Translation(Task):
         self.image_shape, self.crop_and_flip, self.paired = tuple(image_shape), crop_and_flip, paired
 
     def crops(self) -> list[Phase]:
-        """Lists the phase that crops images, to be put first; an empty list without `crop_and_flip`."""
+        """Lists the phase that crops images, to be put first. Without `crop_and_flip`, the list is empty."""
         return [Compute("crop", self.cut)] if self.crop_and_flip else []
 
     def cut(self, batch: Batch, rng: Rng | None) -> dict[str, tf.Tensor]:

@@ -84,7 +84,7 @@ class ChunkSums:
             self._traced = True
 
     def of_batch(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        """Returns the weighted sums of `evaluate(batch)`. The functions for chunks call this while they are traced."""
+        """Returns the weighted sums of `evaluate(batch)`. It is part of the traced functions for chunks."""
         first = next(iter(batch.values()))
         loss = checked(self.narrowing.call(self.task.evaluate, batch), "evaluate", first.shape[0])
         rows = tf.shape(first)[0]

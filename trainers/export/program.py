@@ -93,7 +93,7 @@ class Program:
             return self._narrowly(self._served_by(copy)[name], batch)
 
     def _narrowly(self, served: Served, batch: Batch) -> Batch:
-        """Computes in the task's precision; inputs and outputs keep the types of the signature."""
+        """Computes in the task's precision. Inputs and outputs keep the types of the signature."""
         made: Batch = self.precision.narrowing(SERVE, served.inputs).call(served, batch)
         return made
 

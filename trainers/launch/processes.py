@@ -63,7 +63,7 @@ class Signals:
         return found
 
     def warned_within(self, seconds: float) -> bool:
-        """Waits up to `seconds` for a SIGUSR1. Returns whether one came. A request to stop ends the wait."""
+        """Waits up to `seconds` for a SIGUSR1, or until a request to stop. Returns whether a SIGUSR1 came."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.received:
             if signal.SIGUSR1 in self.new():

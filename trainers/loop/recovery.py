@@ -112,7 +112,7 @@ class Recovery:
         telemetry.note(f"resuming from step {state.step} (`{manifest.path.name}`), past the examples of step {step}")
 
     def _tell_of_skipped(self, telemetry: Telemetry) -> None:
-        """Warns of steps skipped since the last check. Writes a capsule once a run, for a non-finite step."""
+        """Warns of steps skipped since the last check. The first non-finite one of a run leaves a capsule."""
         if self.skipping is None or (skipped := self.skipping.skipped) == self._told:
             return
         count, self._told, bad = skipped - self._told, skipped, self.skipping.last

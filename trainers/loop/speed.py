@@ -30,7 +30,7 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Starts all counts anew, from the current time."""
+        """Sets all counts to zero, and counts from now on."""
         self.steps, self._began, self._waited, self._paused = 0, self.clock(), 0.0, 0.0
         self._pause_began: float | None = None
 

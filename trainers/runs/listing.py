@@ -17,7 +17,7 @@ MISSING = "–"  # the run has no such value
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Returns {name: value of each run} for names whose values differ; revision, devices and versions come last."""
+    """Returns {name: value of each run} for names whose values differ. Revision, devices and versions come last."""
     bindings = _differing([run.configuration for run in runs])
     return bindings | _differing([_started_with(run.record) for run in runs])
 

@@ -15,7 +15,7 @@ CLEARLY_SLOWER = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The second program's speed-up over the first in each pair of runs, and the second program's seconds a step."""
+    """The comparison of two programs: the second one's speed-up in each pair of runs, and its seconds per step."""
 
     ratios: Sequence[float]
     seconds: float
