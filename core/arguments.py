@@ -1,6 +1,7 @@
 """Checks of arguments when an object is made, so that a mistake is found before the first step.
 
-The keyword of a number names it in the error: `check_positive(epsilon=epsilon)`. Tensors are checked by static shapes.
+Pass a number as a keyword argument; errors call it by that keyword: `check_positive(epsilon=epsilon)`. Tensors are
+checked by their static shapes.
 """
 
 import math

@@ -80,7 +80,7 @@ class Feature:
         return tf.io.RaggedFeature(dtype)
 
     def made(self, parsed: Mapping[str, Any], names: tf.Tensor) -> tf.Tensor:
-        """Converts the feature of parsed records to a tensor [n, ...]. Errors call the records `names`."""
+        """Converts this feature of n parsed records to a tensor [n, ...]; `names` are the records' names in errors."""
         if self.counts is not None:
             return tf.cast(parsed[self.counts].row_lengths(), tf.int32)
         value = parsed[self.name]

@@ -40,7 +40,7 @@ def check_rows(step: Step) -> None:
 
 
 def _check_not_one(step: Step, seen: Seen) -> None:
-    """Raises an `AssertionError` if all rows have one loss: it is probably a mean over the batch."""
+    """Raises an `AssertionError` if all rows have the same loss, which is then probably a mean over the batch."""
     losses = seen.per_example.reshape(step.rows, -1)
     same = np.ptp(losses, axis=0).max(initial=0.0) == 0.0 and np.all(np.isfinite(losses))
     differ = any(len(np.unique(x.numpy(), axis=0)) > 1 for x in step.batch.values())

@@ -37,7 +37,7 @@ _DAMAGED = (OSError, ValueError, LookupError, TypeError)
 
 
 class Fit(NamedTuple):
-    """A number of microbatches and modules to recompute, with which a device holds at most the budget."""
+    """A number of microbatches and the modules to recompute; with both, a device's memory stays within the budget."""
 
     microbatches: int
     recompute: Patterns

@@ -86,7 +86,7 @@ class MeshPaper(Paper):
         return f"the {self.devices} devices of a mesh of {self.plan}"
 
     def networks_apart(self, one_device: Sequence[str]) -> Sequence[str]:
-        """Returns an empty sequence: `check` raises an error for networks on one device."""
+        """Returns an empty sequence, because on a mesh `check` refuses networks on one device."""
         return ()
 
     def check(self, task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str]) -> None:

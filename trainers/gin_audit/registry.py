@@ -52,7 +52,10 @@ SHIPPED = ("core", "models", "trainers", "gin")  # a user's configurable takes p
 
 
 def matches(selector: str) -> list[str]:
-    """Returns the complete selectors that `selector` may mean; a single user's configurable hides shipped ones."""
+    """Returns the complete selectors that `selector` may mean.
+
+    If exactly one of them is the user's own, returns only that one, without those that ship.
+    """
     found = sorted(gin_config._REGISTRY.matching_selectors(selector))
     own = [name for name in found if get(name).module.partition(".")[0] not in SHIPPED]
     return own if len(own) == 1 else found

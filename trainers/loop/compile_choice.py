@@ -180,7 +180,7 @@ class Choosing:
 
 
 def _said(words: Compile) -> str:
-    """Formats what XLA compiles, as in "d by xla"."""
+    """Formats the choice for a log line: the phases with what compiles each, as in "discriminator by xla"."""
     return words if isinstance(words, str) else ", ".join(f"{name} by {word}" for name, word in words.items()) or OFF
 
 

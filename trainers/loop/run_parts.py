@@ -189,7 +189,7 @@ class Ending(Part):
         self.complete = self.is_over(step)
 
     def forget(self, step: int) -> None:
-        """Drops the metrics measured at `step`, whose weights are no longer those of the run."""
+        """Drops the metrics measured at `step`: the run no longer has the weights that they describe."""
         self.measured = step, {}
 
     def is_over(self, step: int) -> bool:

@@ -66,7 +66,7 @@ def run(session: Session) -> int:
 
 
 def _raise_rates(session: Session) -> list[Bound]:
-    """Replaces each `learning_rate` that gin binds by one that rises in proportion to its largest value."""
+    """Replaces each `learning_rate` that gin binds by a rising one: its largest value times a factor common to all."""
     found = []
     steps = copy.deepcopy(gin.query_parameter("Trainer.steps"))
     for binding in session.configuration.bindings:
