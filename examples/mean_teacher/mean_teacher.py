@@ -28,7 +28,7 @@ class Net(Module):
 class MeanTeacher(Task):
     """The student learns the labels, and the teacher's answers to other noise; the teacher is its average."""
 
-    def __init__(self, *, rng, width=64, noise=0.2, consistency=1.0, optimizer=gin.REQUIRED):
+    def __init__(self, *, rng, width=64, noise=0.2, consistency=0.1, optimizer=gin.REQUIRED):
         super().__init__()
         self.net = Net(width, rng=rng)
         self.noise, self.consistency, self.optimizer = noise, consistency, optimizer
