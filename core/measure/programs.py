@@ -103,9 +103,10 @@ def backward_program(whole: Whole) -> Program:
 
 
 def collective_programs(whole: Whole) -> dict[str, Program]:
-    """Returns `{phase: program}`. Each program adds the collectives of its phase to the previous one.
+    """Returns `{phase: program}` in the order of the phases; empty for a step without collectives.
 
-    It is empty without collectives. `whole.step` must have been traced: its collective log (ledger) names the phases.
+    Each program runs the collectives of its own phase and of all earlier phases. `whole.step` must have been traced:
+    the ledger of its collectives names the phases.
     """
     phases = list(dict.fromkeys(entry.phase for entry in whole.step.exchange.ledger.collectives))
     assembly = _without_updates(whole.assembly)

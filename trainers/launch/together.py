@@ -81,10 +81,10 @@ class Replacements:
 def run_together(
     commands: Sequence[Command], *, restarts: Restarts, deadline: float, signals: Signals, out: BinaryIO, err: BinaryIO
 ) -> list[Ending]:
-    """Runs all processes until they end. Returns the endings that matter, in order.
+    """Runs all processes until they end. Returns how they ended, the first to end first.
 
-    When a process finishes, or a first one fails, the others have `deadline` seconds left. In a cluster with a chief,
-    they also get a SIGTERM then; endings that this signal explains are left out.
+    As soon as one process has ended for good, the others have `deadline` seconds left. In a cluster with a chief, they
+    also get a SIGTERM at that moment. The result leaves out processes that this signal ended.
     """
     with _Group(commands, restarts, deadline=deadline, out=out, err=err) as group:
         group.start(range(len(commands)))

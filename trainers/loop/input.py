@@ -40,7 +40,7 @@ class Chunks:
         return self._taken[0]
 
     def fetch_next(self, thread: futures.Executor) -> None:
-        """Fetches the next chunk in a thread. The call alone takes as long as some short steps."""
+        """Fetches the next chunk in a thread, because even this call may take as long as a short step."""
         if self._by_any_thread and self._ahead is None:
             self._ahead = thread.submit(next, self._chunks).result
 

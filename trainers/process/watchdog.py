@@ -50,8 +50,9 @@ WriteResult = Callable[..., None]  # with `exit_code` and `reason`
 class Limits:
     """Deadlines in seconds; None means never.
 
-    `general` is the upper bound, and the deadline of a section that hasn't ended before. Set-up has at least an hour,
-    because it may read much data. `given`, {section: deadline}, overrides all other deadlines.
+    `general` is the deadline of a section that hasn't yet ended once in this run; later deadlines may be shorter, but
+    not longer. Set-up has at least an hour, because it may read much data. `given`, {section: deadline}, overrides
+    all other deadlines.
     """
 
     general: float | None = 3600.0  # no reasonable tracing, save or chunk of evaluation takes an hour
@@ -115,7 +116,7 @@ class Hang(NamedTuple):
 
 
 class Watchdog:
-    """Records the run's current section and progress; a thread checks both within `awake`."""
+    """Records the run's section and progress; within `with watchdog.awake(...)`, a thread checks their deadlines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock

@@ -171,7 +171,10 @@ class MeshBackend(Backend):
 
 
 def axes_of_slots(task: Task, plan: MeshPlan, optimizer: Optimizer) -> AxesByPath:
-    """Returns `{path: (slot, axes)}` for the slots with the shape of their parameter; other slots stay whole."""
+    """Returns `{path of slot: (slot, its mesh axes)}` for the slots that are split as their parameter.
+
+    Slots of another shape than their parameter's aren't split.
+    """
     slots = slots_of_shape(task, optimizer).items()
     return {own: (slot, plan.slots.of(path, slot.shape)) for own, (path, slot) in slots}
 
