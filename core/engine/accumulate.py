@@ -16,6 +16,7 @@ import tensorflow as tf
 from core.casts import Cast, casting_once, made_casts
 from core.distribution.exchange import Exchange
 from core.distribution.shared_rows import mixing
+from core.engine.curvature import estimate, random_signs
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
 from core.engine.loss_scale import Factor, LossScale
@@ -38,6 +39,7 @@ class Additive(NamedTuple):
     gradients: Mapping[str, Any]  # tensors, or `IndexedSlices` if they are smaller to send
     sums: Sums
     statistics: Any  # sums by layer, as `Statistics` keeps them
+    curvature: Mapping[str, tf.Tensor] = {}  # by path: an estimate of the Hessian's diagonal, if it was asked for
 
 
 class Rows(NamedTuple):
@@ -59,6 +61,7 @@ class Asked(NamedTuple):
     inputs: Sequence[str] = ()
     cotangents: Batch | None = None
     factor: Factor | None = None  # of the loss, if it computes in float16
+    curvature_due: Callable[[], tf.Tensor] | None = None  # whether to estimate the curvature; zeros if not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +85,17 @@ class Accumulated:
 
     def mean_gradients(self) -> Mapping[str, Any]:
         """Returns the gradients of the weighted mean loss. With a total weight of 0, they are zeros."""
-        gradients = self.gradients
+        return self._mean(self.gradients)
+
+    def mean_curvature(self) -> Mapping[str, Any]:
+        """Returns the estimated diagonal of the mean loss's Hessian; empty if it wasn't asked for."""
+        return self._mean(self.additive.curvature)
+
+    def _mean(self, sums: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.factor is not None:
             # Gradients of float16 parameters, too: divided in float16, they would underflow.
-            gradients = _scaled(widened(gradients), 1.0 / self.factor)
-        return gradients if self.divided else _scaled(gradients, tf.math.divide_no_nan(1.0, self.sums["weight"]))
+            sums = _scaled(widened(sums), 1.0 / self.factor)
+        return sums if self.divided else _scaled(sums, tf.math.divide_no_nan(1.0, self.sums["weight"]))
 
 
 @dataclasses.dataclass
@@ -191,7 +200,10 @@ class Sweep:
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
         shared = mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext()
-        with self.narrowing.computing(), shared:
+        second = tf.GradientTape(watch_accessed_variables=False) if asked.curvature_due else None
+        with self.narrowing.computing(), shared, second or contextlib.nullcontext():
+            if second:
+                second.watch([*asked.variables.values()])
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*asked.variables.values(), *inputs.values()])
                 made = self.fn(self.narrowing.narrowed(values), rng._replace(dtype=self.narrowing.dtype))
@@ -207,8 +219,16 @@ class Sweep:
             if asked.variables:
                 gradients = tape.gradient(target, dict(asked.variables), output_gradients=along)
                 refuse_missing_gradients(gradients, asked.by)
+            if asked.curvature_due:
+                signs = random_signs(rng, asked.variables)
+                slope = tf.add_n(
+                    [tf.reduce_sum(tf.convert_to_tensor(gradients[path]) * u) for path, u in signs.items()]
+                )
             if inputs:
                 inputs = tape.gradient(target, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        if second and asked.curvature_due:
+            with self.narrowing.computing():
+                added = added._replace(curvature=estimate(second, slope, asked.variables, signs, asked.curvature_due()))
         if self.loss and asked.variables and (self.loss.noise_scale or self.clip_examples is not None):
             share = added.sums["weight"] if self.loss.weighted else 1.0 / (self.microbatches * self.replicas)
             divisor = share if asked.factor is None else share * asked.factor.read()
@@ -256,7 +276,8 @@ class Sweep:
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
         if self.loss is None:
             return Additive(gradients, {}, {})
-        return Additive(gradients, self.loss.zero_sums(), zeros(self.loss.statistics))
+        curvature = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if asked.curvature_due}
+        return Additive(gradients, self.loss.zero_sums(), zeros(self.loss.statistics), curvature)
 
     def _slice_specs(self, values: Batch, asked: Asked) -> dict[str, tuple[tf.TensorSpec, tf.TensorSpec]]:
         """Traces one microbatch to find gradients that stay slices: `{path: (spec of values, spec of indices)}`."""
@@ -288,6 +309,7 @@ def accumulate_gradients(
     precision: str | Narrowing = "float32",
     loss_scale: LossScale | None = None,
     clip_examples: float | None = None,
+    curvature_due: Callable[[], tf.Tensor] | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
@@ -295,7 +317,8 @@ def accumulate_gradients(
     `Accumulated.mean_gradients` divides. `rng` is at the first row of the first microbatch. If several replicas share a
     batch, each calls this with an `exchange`. A loss that mixes rows then needs a single microbatch, because a
     replica's loop can't contain collectives. `clip_examples` is the largest norm of one microbatch's gradient, which
-    needs one example per microbatch.
+    needs one example per microbatch. With `curvature_due` (`Optimizer.curvature_due`), the Hessian's diagonal is
+    estimated too, for `Optimizer.take_curvature`.
     """
     microbatches, rows = shape_of(values)
     if clip_examples is not None and rows != 1:
@@ -333,7 +356,7 @@ def accumulate_gradients(
         clip_examples=clip_examples,
     )
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
-    added, made = sweep(values, rng, Asked(name, variables, factor=factor))
+    added, made = sweep(values, rng, Asked(name, variables, factor=factor, curvature_due=curvature_due))
     known = factor and factor.read()
     return Accumulated(added, divided=not spec.weighted, factor=known, layers=sweep.layers), dict(made.outputs)
 

@@ -69,6 +69,8 @@ def write_update(
     value = tf.math.divide_no_nan(reduced.sums["loss"], weight)
     averages = optimizer.averaged_statistics
     moments = reduced.layers.moments(reduced.additive.statistics) if averages else {}  # before the averages move
+    if reduced.additive.curvature:
+        optimizer.take_curvature(reduced.mean_curvature(), apply_if=written)
     optimizer.apply(gradients, value=value, apply_if=written)
     commit_untrained(phase, reduced, written)
     if averages:

@@ -81,7 +81,8 @@ class PhaseRunner:
 
     def _update(self, plan: Plan, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
         factor = self._factor(plan)
-        asked = Asked(plan.name, self.optimizers[plan.name].parameters, factor=factor)
+        optimizer = self.optimizers[plan.name]
+        asked = Asked(plan.name, optimizer.parameters, factor=factor, curvature_due=optimizer.curvature_due)
         added, rows, layers = self._sweep(plan, values, index, asked)
 
         def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:

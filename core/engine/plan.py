@@ -105,6 +105,7 @@ class Planner:
         plan = self._plan(phase, specs, elsewhere, **place, narrowing=narrowing)
         _check_mixing(plan)
         _check_clipping(plan)
+        _check_curvature(plan)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
             if key in self.known:
@@ -304,6 +305,19 @@ def _check_clipping(plan: Plan) -> None:
             f"computed by itself: leave out {'the weight' if plan.weighted else 'layers such as `BatchNorm`'}, or "
             "`clip_examples`."
         )
+
+
+def _check_curvature(plan: Plan) -> None:
+    """Raises a `ConfigurationError` if the optimizer needs the curvature of a loss that isn't differentiated twice."""
+    phase = plan.phase
+    if not isinstance(phase, Update) or phase.optimizer.curvature is None:
+        return
+    for other in ("mixes_rows", "through", "clip_examples"):
+        if getattr(phase, other):
+            raise ConfigurationError(
+                f"phase `{phase.name}` trains by `{phase.optimizer.name}`, which estimates the curvature of its loss, "
+                f"but has `{other}`, for which no second gradient is computed: leave one out."
+            )
 
 
 def silent_layers(plan: Plan) -> Iterator[str]:

@@ -51,6 +51,7 @@ from core.optimizers.schedules import (
 from core.optimizers.sgd import sgd
 from core.optimizers.shampoo import shampoo
 from core.optimizers.soap import soap
+from core.optimizers.sophia import sophia
 from core.optimizers.transform import Schedule, Transform, named, observer, stateful, stateless
 
 __all__ = [
@@ -120,6 +121,7 @@ __all__ = [
     "sgd",
     "shampoo",
     "soap",
+    "sophia",
     "stateful",
     "stateless",
     "warmup_cosine",

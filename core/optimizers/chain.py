@@ -1,13 +1,14 @@
 """Chains of transforms: each transform receives the updates of the previous transform."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.optimizers.slots import assign, below, read, read_all
-from core.optimizers.transform import FusedFunction, Rates, Slots, State, Tensors, Transform, Variables
+from core.optimizers.transform import Curvature, FusedFunction, Rates, Slots, State, Tensors, Transform, Variables
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -39,6 +40,14 @@ def chain(*transforms: Transform) -> Transform:
         last = [part for part in parts if part.shadow][-1]
         return last.shares(params) if last.shares else {}
 
+    def take(estimate: Tensors, state: State, step: tf.Tensor) -> State:
+        taken = dict(state)
+        for name, part in named_parts:
+            if part.curvature:
+                own = part.curvature.take(estimate, below(name, state), step)
+                taken |= {f"{name}/{slot}": values for slot, values in own.items()}
+        return taken
+
     def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
         for name, part in named_parts:
             if part.rates:
@@ -54,8 +63,15 @@ def chain(*transforms: Transform) -> Transform:
         shadow=shadow if any(part.shadow for part in parts) else None,
         rates=rates if any(part.rates for part in parts) else None,
         shares=shares if any(part.shares for part in parts) else None,
+        curvature=joint_curvature(parts, take),
         linear=all(part.linear for part in parts),
     )
+
+
+def joint_curvature(rules: Iterable[Transform], take: Callable[[Tensors, State, tf.Tensor], State]) -> Curvature | None:
+    """Returns the `Curvature` of several rules together, which `take` hands on; None if no rule reads it."""
+    every = [rule.curvature.every for rule in rules if rule.curvature]
+    return Curvature(math.gcd(*every), take) if every else None
 
 
 def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction | None:

@@ -6,7 +6,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.optimizers.chain import chain
+from core.optimizers.chain import chain, joint_curvature
 from core.optimizers.optimizer import apply_in_place
 from core.optimizers.paths import matching
 from core.optimizers.transform import Rates, Slots, State, Tensors, Transform, Variables, stateful
@@ -117,6 +117,14 @@ def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Trans
                 found |= of_group(_of(paths, params))
         return found
 
+    def take(estimate: Tensors, state: State, step: tf.Tensor) -> State:
+        states: dict[str, State] = {}
+        for key, paths in members(estimate).items():
+            states[key] = slots_of(key, paths, state)
+            if curvature := rules[key].curvature:
+                states[key] = curvature.take(_of(paths, estimate), states[key], step)
+        return merge(states)
+
     def rates(before: Rates, state: State, params: Mapping[str, Any], *, step: tf.Tensor) -> Rates:
         found: dict[str, float | tf.Tensor] = {}
         for key, paths in members(params).items():
@@ -133,6 +141,7 @@ def partition(name: str, label: Labels, rules: Mapping[str, Transform]) -> Trans
         shadow=shadow if any(rule.shadow for rule in rules.values()) else None,
         rates=rates if any(rule.rates for rule in rules.values()) else None,
         shares=shares if any(rule.shares for rule in rules.values()) else None,
+        curvature=joint_curvature(rules.values(), take),
     )
 
 

@@ -12,7 +12,7 @@
 import functools
 import math
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -72,6 +72,12 @@ class Optimizer:
             }
             for slot, values in initial.items()
         }
+        hidden = [slot for slot in self.slots if slot.endswith("/curvature")]
+        if hidden and self.transform.curvature is None:
+            raise ValueError(
+                f"`{hidden[0].split('/')[-2]}` reads the loss's curvature, but `{hidden[0].split('/')[0]}` around it "
+                "doesn't hand it on; use it alone, in a `chain`, or in `groups`."
+            )
         shares = self.transform.shares(self.parameters) if self.transform.shares else {}
         nearest = {path: nearest_path(path, self.parameters) for path in statistics}
         self._shares = {path: shares[nearest[path]] for path in statistics if nearest[path] in shares}
@@ -138,6 +144,29 @@ class Optimizer:
                 fused=fused,
             )
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
+
+    @property
+    def curvature_due(self) -> Callable[[], tf.Tensor] | None:
+        """Returns a function that says whether the next update takes a curvature estimate; None if none does."""
+        curvature = self.transform.curvature
+        return None if curvature is None else lambda: tf.equal(self.step.read_value() % curvature.every, 0)
+
+    def take_curvature(self, estimate: Tensors, *, apply_if: tf.Tensor | None = None) -> None:
+        """Gives the rule an `estimate` [as the parameters] of the Hessian's diagonal, before `apply`, if it is due."""
+        curvature = self.transform.curvature
+        assert curvature
+        due = tf.equal(self.step.read_value() % curvature.every, 0)
+
+        wide = {path: tf.cast(estimate[path], working_dtype(v)) for path, v in self.parameters.items()}
+
+        def write() -> None:
+            state = read_all(self.slots)
+            for slot, values in curvature.take(wide, state, self.step.read_value()).items():
+                for path, x in values.items():
+                    if x is not state[slot][path]:
+                        self.slots[slot][path].assign(x)
+
+        tf.cond(due if apply_if is None else due & apply_if, write, lambda: None)
 
     def average_statistics(self, moments: Mapping[Any, tf.Tensor], *, apply_if: tf.Tensor | None = None) -> None:
         """Adds `moments`, `{variable.ref(): value}` of the last update's batch, to the averages, as for the weights.

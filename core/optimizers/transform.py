@@ -49,6 +49,13 @@ class RatesFunction(Protocol):
         """
 
 
+class Curvature(NamedTuple):
+    """How a rule takes estimates of the diagonal of the loss's Hessian, which the engine computes now and then."""
+
+    every: int  # updates from one estimate to the next
+    take: Callable[[Tensors, State, tf.Tensor], State]  # (estimate, state, step) -> the state before update `step`
+
+
 # By path, for each averaged parameter: the share of the newest batch in its layer's statistics after update `step`.
 SharesFunction = Callable[[Mapping[str, Any]], Mapping[str, Callable[[tf.Tensor], float | tf.Tensor]]]
 
@@ -65,6 +72,7 @@ class Transform(NamedTuple):
     observe: Callable[[State, Tensors, tf.Tensor], State] | None = None  # of an `observer`
     rates: RatesFunction | None = None
     shares: SharesFunction | None = None  # of a rule with `shadow`
+    curvature: Curvature | None = None  # of a rule that reads the loss's curvature; its slot is named `curvature`
     linear: bool = False  # whether halving the gradients halves the update, as halving the learning rate does
 
 

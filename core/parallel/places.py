@@ -5,7 +5,7 @@ from typing import Any
 
 from core.arguments import listed
 from core.errors import ConfigurationError
-from core.task import ONE_DEVICE, Compute, Placement, Task
+from core.task import ONE_DEVICE, Compute, Placement, Task, Update
 
 
 def check_places(task: Task, *, placements: Mapping[str, Placement], one_device: Sequence[str], instead: str) -> None:
@@ -26,3 +26,8 @@ def check_places(task: Task, *, placements: Mapping[str, Placement], one_device:
             )
         if getattr(phase, "placement", None) == ONE_DEVICE:
             raise ConfigurationError(f"phase `{phase.name}` of `{name}` has `placement=ONE_DEVICE`. {instead}")
+        if isinstance(phase, Update) and phase.optimizer.curvature:
+            raise ConfigurationError(
+                f"phase `{phase.name}` of `{name}` trains by `{phase.optimizer.name}`, which estimates the curvature "
+                f"of its loss on replicas only. {instead}"
+            )

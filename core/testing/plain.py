@@ -67,6 +67,9 @@ def plain_step(
         missing = [path for path, gradient in gradients.items() if gradient is None]
         assert not missing, f"phase `{phase.name}` trains {missing}, but its loss doesn't depend on them."
         if only in (None, phase.name):
+            if optimizer.curvature_due:
+                estimate = _curvature(phase, values, rng.fold(phase.name), parts, optimizer.parameters)
+                optimizer.take_curvature(estimate, apply_if=weight > 0.0)
             optimizer.apply(gradients, value=mean, apply_if=weight > 0.0)  # without weight, nothing is learnt
             commit(_untrained(phase, results), apply_if=weight > 0.0)
         values |= _joined(loss.outputs for loss in results)
@@ -85,6 +88,23 @@ def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, mic
         fn({key: x[first : first + rows] for key, x in values.items()}, rng._replace(first_row=first, num_rows=rows))
         for first in range(0, rows * microbatches, rows)
     ]
+
+
+def _curvature(
+    phase: Update, values: Batch, rng: Rng, parts: int, parameters: Mapping[str, tf.Variable]
+) -> dict[str, tf.Tensor]:
+    """Returns Hutchinson's estimate u ⊙ H u of the Hessian's diagonal, in forward mode over the gradient."""
+    draws = rng.fold("curvature")
+    signs = {path: tf.sign(draws.fold(path).normal(tuple(v.shape))) for path, v in parameters.items()}
+    with tf.autodiff.ForwardAccumulator([*parameters.values()], [*signs.values()]) as forward:
+        with tf.GradientTape() as tape:
+            sums = [weighted_sums(loss) for loss in _by_microbatch(phase.loss, values, rng, parts)]
+            weight = tf.add_n([figures["weight"] for _, figures in sums])
+            mean = tf.math.divide_no_nan(tf.add_n([objective for objective, _ in sums]), weight)
+        gradients = tape.gradient(mean, parameters)
+        gradients = {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
+    found = {path: forward.jvp(gradient, tf.UnconnectedGradients.ZERO) for path, gradient in gradients.items()}
+    return {path: u * found[path] for path, u in signs.items()}
 
 
 def _mean_clipped(each: list[Any], limit: float, share: tf.Tensor) -> dict[str, tf.Tensor]:

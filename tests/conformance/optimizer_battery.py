@@ -102,6 +102,9 @@ class Run:
         self.call: Any = self._apply if mode == "eager" else traced
 
     def _apply(self, gradients: Any, value: tf.Tensor, apply_if: tf.Tensor | None = None) -> Any:
+        if self.optimizer.curvature_due:
+            curvature = {path: tf.cast(problem()[1][path], g.dtype) for path, g in gradients.items()}
+            self.optimizer.take_curvature(curvature, apply_if=apply_if)
         self.optimizer.apply(gradients, value=value, apply_if=apply_if, fused=self.fused)
         return self.optimizer.shadow()
 

@@ -256,6 +256,26 @@ def numpy_rprop(start: float, largest: float) -> Peer:
     )
 
 
+def numpy_sophia(rate: float, gamma: float, every: int) -> Peer:
+    """Follows the paper's algorithm 3 with the problem's own curvatures; `net/0/b` doesn't decay."""
+    from .optimizer_battery import problem  # which imports this file
+
+    def step(gradients: Any, state: Any, params: Any, value: Any) -> Any:
+        count, m, h = state
+        moved = {}
+        for path, g in gradients.items():
+            m = {**m, path: 0.96 * m[path] + 0.04 * np.asarray(g, np.float64)}
+            if count % every == 0:
+                h = {**h, path: 0.99 * h[path] + 0.01 * problem()[1][path]}
+            step = np.clip(m[path] / np.maximum(gamma * h[path], 1e-12), -1.0, 1.0)
+            decay = 0.0 if path == "net/0/b" else 0.1
+            moved[path] = params[path] - rate * (step + decay * params[path])
+        return moved, (count + 1, m, h)
+
+    zeros = {path: np.zeros(shape) for path, shape in SHAPES.items()}
+    return Peer(lambda params: (0, zeros, zeros), step)
+
+
 def optax_prodigy(rate: optax.Schedule, d_0: float) -> optax.GradientTransformation:
     """Decays all parameters except `net/0/b`."""
     with_decay, without = (optax.contrib.prodigy(rate, estim_lr0=d_0, weight_decay=w) for w in (0.1, 0.0))

@@ -15,6 +15,7 @@ from .optimizer_peers import (
     numpy_lbfgs,
     numpy_rprop,
     numpy_shampoo,
+    numpy_sophia,
     optax_lookahead,
     optax_muon,
     optax_prodigy,
@@ -208,6 +209,9 @@ OPTIMIZERS = (
         tolerance=1e-5, xla_tolerance=1e-5,
         reason="Clips h by its earlier magnitudes, as in Optax; the paper doesn't. Δ, the distance moved over S, is "
         "rounded, as in Optax."),
+    Row("sophia", lambda: ours.sophia(0.05, gamma=0.5, estimate_every=3, no_decay=["b"]),
+        lambda: numpy_sophia(0.05, 0.5, 3), "NumPy, float64", "Liu et al. (2024)", "gradients, step, parameters",
+        reason="Without bias corrections, as in the paper; Optax corrects m, and updates h after the step."),
     Row("rprop", lambda: ours.rprop(0.05, max_step_size=0.1), lambda: numpy_rprop(0.05, 0.1), "NumPy",
         "Igel and Hüsken (2003)", reason="Optax 0.2.8 applies each update one step late."),
     Row("lbfgs", lambda: ours.lbfgs(0.05, memory_size=3), lambda: numpy_lbfgs(0.05, 3), "NumPy, float64",

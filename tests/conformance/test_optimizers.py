@@ -174,6 +174,7 @@ ZERO = "max_norm max_value clipping trust_coefficient slow_step_size steps decay
 ZERO += "period_multiplier decay_rate sync_period patience accumulate root_every max_size newton_schulz_steps "
 ZERO += "base_width min_factored_size clipping_threshold decay_exponent initial_divisor final_divisor"
 ZERO += " d_0 initial_distance initial_scale num_betas memory_size initial_step_size min_step_size max_step_size"
+ZERO += " estimate_every"
 ZERO += " basis_every factor_rate"
 FRACTION = "beta_1 beta_2 beta_3 initial_beta final_beta momentum rho decay"
 BAD: dict[str, tuple[Any, ...]] = {
@@ -193,7 +194,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "rules": ({},),
 }
 # The epsilon of these; some have none.
-ABOVE_ZERO = "adadelta adafactor adagrad adaptive_clip dadapt_adamw dog mechanic muon rmsprop shampoo"
+ABOVE_ZERO = "adadelta adafactor adagrad adaptive_clip dadapt_adamw dog mechanic muon sophia rmsprop shampoo"
 ONLY_BAD = {
     **{(part, "epsilon"): (0, -1) for part in ABOVE_ZERO.split()},
     ("sam", "rho"): (0.0,),

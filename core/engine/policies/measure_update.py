@@ -17,7 +17,7 @@ from core.engine.loss_scale import LossScale
 from core.engine.progress import Progress
 from core.engine.step import TrainStep
 from core.optimizers import Optimizer
-from core.optimizers.slots import read, read_all
+from core.optimizers.slots import read, read_all, working_dtype
 from core.optimizers.transform import Tensors
 from core.task import Batch
 
@@ -30,6 +30,7 @@ class MeasuredUpdate(Optimizer):
     def __init__(self, optimizer: Optimizer):
         self.transform, self.parameters = optimizer.transform, optimizer.parameters
         self.step, self.slots = optimizer.step, optimizer.slots
+        self._estimate: Tensors | None = None  # of the curvature, for the next `apply`
         self.averaged_statistics = {}  # no averages are moved
         self.modules: dict[str, list[str]] = {}
         for path in self.parameters:
@@ -51,10 +52,17 @@ class MeasuredUpdate(Optimizer):
         """Computes the update of `Optimizer.apply`, and records the norms of gradients, weights and updates."""
         gradients = {path: self._gradient(path, gradients) for path in self.parameters}
         weights, step = read(self.parameters), self.step.read_value()
-        updates, _ = self.transform.update(gradients, read_all(self.slots), weights, step=step, value=value)
+        state = read_all(self.slots)
+        if self.transform.curvature and self._estimate is not None:
+            state = self.transform.curvature.take(self._estimate, state, step)
+        updates, _ = self.transform.update(gradients, state, weights, step=step, value=value)
         for kind, tensors in zip(KINDS, (gradients, weights, updates), strict=True):
             for module, paths in self.modules.items():
                 self.norms[f"{kind}/{module}"].assign(_norm(tensors[path] for path in paths))
+
+    def take_curvature(self, estimate: Tensors, *, apply_if: tf.Tensor | None = None) -> None:
+        """Keeps the `estimate` for the update that `apply` measures next, in the same trace."""
+        self._estimate = {path: tf.cast(estimate[path], working_dtype(v)) for path, v in self.parameters.items()}
 
 
 class Watch:

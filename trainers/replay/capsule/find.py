@@ -60,7 +60,7 @@ def find_bad(train_step: TrainStep, batch: Batch, index: int, trail: Trail) -> F
 def _update(
     train_step: TrainStep, plan: Plan, phase: Update, mine: Batch, rng: Rng, trail: Trail
 ) -> tuple[Finding | None, Batch]:
-    loss_scale = train_step.loss_scales.get(plan.name)
+    loss_scale, optimizer = train_step.loss_scales.get(plan.name), train_step.optimizers[plan.name]
     with trail.following():
         accumulated, outputs = accumulate_gradients(
             phase.loss,
@@ -71,10 +71,11 @@ def _update(
             precision=plan.narrowing,
             loss_scale=loss_scale,
             clip_examples=phase.clip_examples,
+            curvature_due=optimizer.curvature_due,
         )
     if less := _less_than_nothing(accumulated.sums):
         return _found(plan, mine, less, None), outputs
-    optimizer, paths = train_step.optimizers[plan.name], {id(v): path for path, v in train_step.variables.items()}
+    paths = {id(v): path for path, v in train_step.variables.items()}
     parameters = optimizer.parameters
     overflow_allowed = loss_scale is not None and bool(loss_scale.can_fall())
     gradients = {} if overflow_allowed else accumulated.gradients

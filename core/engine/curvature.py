@@ -1,0 +1,29 @@
+"""Hutchinson's estimate of the diagonal of a loss's Hessian, by a second gradient."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from core.random import Rng
+
+
+def random_signs(rng: Rng, variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    """Returns -1 or 1 for each value of `variables`, the same for all microbatches and replicas of a step."""
+    rng = rng.fold("curvature")._replace(dtype=tf.float32)
+    return {path: tf.cast(tf.sign(rng.fold(path).normal(tuple(v.shape))), v.dtype) for path, v in variables.items()}
+
+
+def estimate(
+    tape: tf.GradientTape,
+    slope: tf.Tensor,
+    variables: Mapping[str, tf.Variable],
+    signs: Mapping[str, tf.Tensor],
+    due: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """Returns u ⊙ ∇⟨∇L, u⟩ by path (Hutchinson's estimate), or zeros if it isn't `due`; `slope` is ⟨∇L, u⟩."""
+
+    def product() -> dict[str, tf.Tensor]:
+        found = tape.gradient(slope, dict(variables), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return {path: u * tf.convert_to_tensor(found[path]) for path, u in signs.items()}
+
+    return dict(tf.cond(due, product, lambda: {path: tf.zeros_like(u) for path, u in signs.items()}))

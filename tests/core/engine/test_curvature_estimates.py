@@ -1,0 +1,172 @@
+"""Sophia's estimates of curvature: the engine's second gradient, on replicas, in microbatches, resumed and refused."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_lab import DATA, REAL, Gan, assert_as_plain, assert_same, train
+
+from core import layers
+from core.engine.accumulate import accumulate_gradients
+from core.engine.loss_scale import LossScale
+from core.engine.policies.measure_update import MeasuredUpdate
+from core.errors import ConfigurationError
+from core.optimizers import Optimizer, chain, clip_by_global_norm, groups, lookahead, mechanic, sgd, sophia
+from core.random import Rng
+from core.task import Loss, Task, Update
+from core.testing import assemble, on_virtual_mesh
+from models.classifiers.mlp import Mlp
+
+WORDS = {**DATA, "word": np.arange(len(DATA["y"])) % 5}
+RULE = sophia(0.05, gamma=0.5, estimate_every=2, weight_decay=0.0)
+
+
+class Curved(Task):
+    """Reads few rows of a table, draws noise for each row, and weighs its rows."""
+
+    rule = RULE
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net, self.table = Mlp([3, 8, 1], rng=rng.fold("net")), layers.Embedding(2048, 3, rng=rng.fold("table"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=[self.net, self.table], optimizer=self.rule)]
+
+    def loss(self, batch, rng):
+        x = batch["x"] + self.table(batch["word"]) + 0.3 * rng.fold("noise").rows.normal(batch["x"].shape[0], 3)
+        error = tf.square(tf.nn.tanh(self.net(x)[:, 0]) - batch["y"])
+        return Loss(error, weight=1.0 + tf.cast(batch["word"], tf.float32))
+
+
+class Grouped(Curved):
+    rule = chain(clip_by_global_norm(1.0), groups({"1/*": sgd(0.1)}, otherwise=RULE))
+
+
+@pytest.mark.parametrize(
+    ("task", "replicas", "microbatches"),
+    [(Curved, 1, 1), (Curved, 2, 2), (Grouped, 1, 2), pytest.param(Curved, 4, 1, marks=pytest.mark.long)],
+)
+def test_step_is_that_of_the_specification(task, replicas, microbatches):
+    """Compares weights and slots after three updates, of which the first and the third take an estimate."""
+    found = assert_as_plain(task, WORDS, replicas, microbatches, steps=3)
+    (slot,) = [x for path, x in found.items() if path.endswith("curvature/0/layers/0/w")]
+    assert np.abs(slot).max() > 1e-4
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_step_is_the_same(replicas):
+    assert_same(*(train(Curved, WORDS, replicas, 2, steps=3, compile=compile) for compile in (True, False)))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_estimate_in_a_narrow_precision_is_near_that_in_float32(precision):
+    """The float16 loss is scaled, and its curvature with it."""
+    task, values = Curved(rng=Rng.from_seed(0)), {key: tf.constant(x)[tf.newaxis] for key, x in WORDS.items()}
+    variables, scale = {**task.net.parameters(), "table": task.table.w}, LossScale() if precision == "float16" else None
+    if scale:
+        scale.scale.assign(256.0)
+    wide, narrow = (
+        accumulate_gradients(
+            task.loss, variables, values, Rng.from_seed(0), curvature_due=lambda: tf.constant(True), **settings
+        )[0].mean_curvature()
+        for settings in ({}, {"precision": precision, "loss_scale": scale})
+    )
+    for path, value in wide.items():
+        largest = np.abs(value).max()
+        assert largest > 0.0
+        np.testing.assert_allclose(narrow[path], value, atol=0.06 * largest, err_msg=path)
+
+
+def test_estimate_has_the_mean_of_the_diagonal():
+    """A quadratic's diagonal is known; the estimate adds the other entries of a row with random signs."""
+    hessian = np.array([[3.0, 0.5], [0.5, -1.0]], "f4")
+
+    class Quadratic(Task):
+        def __init__(self, *, rng):
+            super().__init__()
+            self.net = layers.Linear(2, 1, rng=rng)
+
+        def phases(self):
+            return [Update("net", loss=self.loss, trains=self.net, optimizer=sophia(0.0, beta_2=0.0, estimate_every=1))]
+
+        def loss(self, batch, rng):
+            w = self.net.w[:, 0]
+            value = 0.5 * tf.reduce_sum(w * tf.linalg.matvec(hessian, w)) + 2.0 * tf.square(self.net.b[0])
+            return Loss(value + 0.0 * batch["y"])
+
+    seen = set()
+    for steps in range(1, 7):
+        values = train(Quadratic, DATA, 1, 2, steps=steps)[0].variables
+        (w,) = [x for path, x in values.items() if path.endswith("curvature/w")]
+        (b,) = [x for path, x in values.items() if path.endswith("curvature/b")]
+        np.testing.assert_allclose(b, [4.0], rtol=1e-6)
+        seen.add(tuple(np.round(w[:, 0], 5)))
+    assert seen == {(3.5, -0.5), (2.5, -1.5)}
+
+
+def test_measured_update_is_the_one_to_come_and_writes_nothing():
+    """The hook that logs norms measures it."""
+    w = tf.Variable([1.0, -2.0])
+    optimizer = Optimizer(sophia(0.1, gamma=10.0, estimate_every=1), {"net/w": w})
+    measured, gradient, estimate = MeasuredUpdate(optimizer), {"net/w": tf.constant([0.3, 0.1])}, {"net/w": tf.ones(2)}
+    for each in (measured, optimizer):
+        each.take_curvature(estimate)
+        each.apply(gradient)
+        if each is measured:
+            assert not optimizer.slots["sophia/curvature"]["net/w"].numpy().any()
+            np.testing.assert_array_equal(w, [1.0, -2.0])
+    moved = np.linalg.norm(w.numpy() - [1.0, -2.0])
+    np.testing.assert_allclose(measured.norms["update/net"], moved, rtol=1e-5)
+
+
+def test_estimate_that_is_not_finite_is_skipped():
+    w = tf.Variable([1.0, 1.0])
+    optimizer = Optimizer(sophia(0.1, estimate_every=1), {"w": w})
+    optimizer.take_curvature({"w": tf.constant([np.nan, 2.0])})
+    np.testing.assert_allclose(optimizer.slots["sophia/curvature"]["w"], [0.0, 0.02], rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lookahead, mechanic], ids=["lookahead", "mechanic"])
+def test_wrapper_that_hands_no_curvature_on_is_refused(wrap):
+    with pytest.raises(ValueError, match=f"`sophia` reads the loss's curvature, but `{wrap.__name__}` around it"):
+        Optimizer(wrap(RULE), {"w": tf.Variable(1.0)})
+
+
+class Unweighted(Curved):
+    settings: ClassVar[dict[str, Any]] = {"clip_examples": 1.0}
+
+    def phases(self):
+        (phase,) = super().phases()
+        return [dataclasses.replace(phase, **self.settings)]
+
+    def loss(self, batch, rng):
+        return super().loss(batch, rng)._replace(weight=None)
+
+
+class Mixing(Unweighted):
+    settings: ClassVar[dict[str, Any]] = {"mixes_rows": True}
+
+
+class Through(Gan):
+    def phases(self):
+        first, second, g = super().phases()
+        return [first, second, dataclasses.replace(g, optimizer=RULE)]
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "other"),
+    [(Unweighted, WORDS, "clip_examples"), (Mixing, WORDS, "mixes_rows"), (Through, REAL, "through")],
+)
+def test_loss_without_a_second_gradient_is_refused(task, data, other):
+    with pytest.raises(ConfigurationError, match=f"trains by `sophia`.* but has `{other}`"):
+        train(task, data, 1, 1, steps=1)
+
+
+def test_mesh_is_refused():
+    with pytest.raises(
+        ConfigurationError, match="phase `net` of `Curved` trains by `sophia`, which estimates the curv"
+    ):
+        assemble(Curved, on_virtual_mesh(2, 2))
