@@ -17,7 +17,7 @@ from core.distribution.exchange import Exchange, replica_here
 from core.distribution.silent_exchange import SilentExchange
 from core.engine import Assembly, Progress, StepResult, TrainStep, make_chunk
 from core.module import Module
-from core.optimizers import Optimizer
+from core.optimizers import Optimizer, frozen
 from core.random import Rng
 from core.task import Batch, Loss, Phase, Update
 
@@ -166,7 +166,7 @@ class _Unwritten(Optimizer):
     """An optimizer that writes nothing."""
 
     def __init__(self, parameters: Mapping[str, tf.Variable]):
-        self.parameters = dict(parameters)
+        self.parameters, self.transform = dict(parameters), frozen()
         self.averaged_statistics = {}
 
     def apply(self, gradients: Any, **_: Any) -> None:
