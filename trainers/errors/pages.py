@@ -39,6 +39,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/losses": "docs/parts.md#losses",
     "core/metrics": "docs/parts.md#metrics",
     "core/module": "docs/cookbook.md#maml-gradients-through-gradients",
+    "core/optimizers/averaging": "docs/parts.md#transforms",
     "core/optimizers/plateau": "docs/parts.md#transforms",
     "core/optimizers/schedules": "docs/parts.md#schedules",
     "core/optimizers": "docs/parts.md#optimizers",
