@@ -68,6 +68,7 @@ PLACES = {  # the first prefix of a file's path counts
     "trainers/dry_run": "docs/fit-into-memory.md",
     "trainers/modes/train_eagerly": "docs/troubleshooting.md#any-other-step",
     "trainers/average": "docs/use-a-run.md#average-checkpoints",
+    "trainers/curvature": "docs/use-a-run.md#curvature",
     "trainers/evaluation": "docs/use-a-run.md#evaluate",
     "trainers/experiment": "docs/running.md#configurations",
     "trainers/export": "docs/use-a-run.md#export",
