@@ -21,7 +21,8 @@ from .optimizer_rows import OPTIMIZERS, ROWS
 from .schedule_rows import SCHEDULES
 from .transform_rows import TRANSFORMS
 
-VOCABULARY = {"Optimizer", "Schedule", "Transform", "chain", "last_rates", "named", "observer", "stateful", "stateless"}
+VOCABULARY = {"Optimizer", "Schedule", "Transform", "averaged", "chain", "last_rates", "named", "observer", "stateful"}
+VOCABULARY |= {"stateless"}
 SMALL = ("net/0/w", "net/0/b", "scale")  # paths of a smaller problem
 
 every_part = pytest.mark.parametrize("part", sorted(set(optimizers.__all__) - VOCABULARY))
@@ -186,6 +187,8 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("factor", "eta_minus"), (0.0, 1.0)),
     "eta_plus": (0.0, 1.0),
     "polynomials": ("quintic", 5),
+    "profile": ("linear", 5),
+    "std": (-1, 0, 1),  # of another profile
     "neuron_beta": (-0.1, 1.0),
     "relative_tolerance": (-0.1, 1.1),
     "rates": ([0.1, -0.1],),
