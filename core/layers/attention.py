@@ -144,9 +144,9 @@ class MultiHeadAttention(Module):
 
     def _attend(self, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, **options: Any) -> tf.Tensor:
         slopes = tf.constant(alibi_slopes(self.num_heads), q.dtype) if self.alibi else None
-        return attend(
-            q, k, v, causal=self.causal, window=self.window, slopes=slopes, chunk_size=self.chunk_size, **options
-        )
+        # DTensor can't lay out the lists of tensors that loops over tiles fill.
+        chunk_size = None if computes_by_parts(self.query.w) else self.chunk_size
+        return attend(q, k, v, causal=self.causal, window=self.window, slopes=slopes, chunk_size=chunk_size, **options)
 
     def _apart(self, x: tf.Tensor, context: tf.Tensor) -> Sequence[tf.Tensor]:
         return self.query(x), self.key(context), self.value(context)

@@ -12,6 +12,7 @@ from core.layers.attend import LONG
 from core.layers.attention import Cache
 from core.module import Module
 from core.random import Rng
+from core.tracing import computes_by_parts
 
 STDDEV = 0.02  # of all matrices and tables, as in GPT-2
 EPSILON = 1e-5
@@ -188,7 +189,7 @@ class Transformer(Module):
             )
         position = tf.expand_dims(tf.range(tf.shape(tokens)[1]), 0)
         if document is not None and self.positions is not None:
-            position = positions_in(document)
+            position = positions_in(document, by_pairs=computes_by_parts(self.tokens.w))
         x = self.dropout(self._embed(tokens, position), rng and rng.fold("tokens"))
         for i, block in enumerate(self.blocks):
             run = recompute(block) if self.recompute else block
@@ -220,14 +221,14 @@ class Transformer(Module):
         return x if self.positions is None else x + self.positions(position)
 
 
-def positions_in(document: tf.Tensor) -> tf.Tensor:
+def positions_in(document: tf.Tensor, *, by_pairs: bool = False) -> tf.Tensor:
     """Returns for each token how many earlier tokens have the same `document` id: int32 [rows, time]."""
     place = tf.range(tf.shape(document)[1])
-    if (document.shape[1] or 0) <= LONG:
+    if by_pairs or (document.shape[1] or 0) <= LONG:
         mask = tf.expand_dims(document, 2) == tf.expand_dims(document, 1)
         earlier = mask & (tf.expand_dims(place, 1) > tf.expand_dims(place, 0))
         return tf.reduce_sum(tf.cast(earlier, tf.int32), -1)
-    # A longer row is sorted by document, which takes no memory for pairs of tokens.
+    # A longer row is sorted by document, which takes no memory for pairs of tokens. A mesh can't lay that out.
     order = tf.argsort(document, stable=True)
     inside = tf.gather(document, order, batch_dims=1)
     position = place - tf.searchsorted(inside, inside)  # the distance from the first token of the document

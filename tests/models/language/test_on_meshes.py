@@ -37,9 +37,9 @@ def make(**settings):
     return task
 
 
-def texts():
+def texts(rows=ROWS, time=TIME):
     random = np.random.RandomState(0)
-    shape = ROWS, TIME + 1
+    shape = rows, time + 1
     return {
         "tokens": random.randint(0, VOCABULARY, shape).astype("i4"),
         "document": np.sort(random.randint(-1, 3, shape)).astype("i4"),
@@ -57,9 +57,26 @@ def assert_same_on(rows, parts, settings, layouts, *, microbatches=1, outputs=()
     expected = on_one_device(**settings)
     mesh = on_virtual_mesh(rows, parts, layouts, output_layouts=outputs)
     found = Run(assemble(make(**settings, recompute=recompute), mesh), texts(), microbatches=microbatches).train(STEPS)
+    assert_equal(found, expected)
+
+
+def assert_equal(found, expected):
     for one, other in ((found.variables, expected.variables), (found.figures, expected.figures)):
         for name, value in other.items():
             np.testing.assert_allclose(one[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.long
+def test_rows_longer_than_a_tile_train_as_on_one_device():
+    """A mesh computes all scores at once, and counts positions by pairs."""
+
+    def task(*, rng):
+        sizes = {"vocabulary": VOCABULARY, "context": 1040, "num_layers": 1, "size": 16, "num_heads": 2}
+        return LanguageModel(rng=rng, optimizer=sgd(0.1), **sizes)
+
+    one, mesh = on_virtual_cpus(1), on_virtual_mesh(1, 2, MEGATRON)
+    expected, found = (Run(assemble(task, strategy), texts(rows=2, time=1040)).train(2) for strategy in (one, mesh))
+    assert_equal(found, expected)
 
 
 @pytest.mark.long
