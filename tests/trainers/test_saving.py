@@ -151,7 +151,7 @@ def test_second_ctrl_c_waits_for_the_save_under_way(held, tmp_path):
 
 
 def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(held, tmp_path, monkeypatch):
-    membership, seen = SimpleNamespace(), []
+    membership, seen = SimpleNamespace(show=lambda doing: None), []
     monkeypatch.setattr(train_to_end, "joined", lambda: membership)
 
     def end(run):
