@@ -98,9 +98,9 @@ def test_shipped_task_computes_in_half_precision(name, tmp_path):
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n not in PLAIN)) for n in SUBJECTS])
 def test_shipped_task_has_no_long_narrow_sum(name, tmp_path):
     made = configured(CONFIGS / f"{name}.gin", tmp_path, TINY.get(name, ()))
-    for dtype in ROUNDING:
-        for step in steps(made.make(on_virtual_cpus(1)).task, made.batch, precision=Precision(dtype)):
-            check_narrow_sums(step)
+    # A sum that is too long in float16 is so in bfloat16, whose warnings fail here too.
+    for step in steps(made.make(on_virtual_cpus(1)).task, made.batch, precision=Precision("bfloat16")):
+        check_narrow_sums(step)
 
 
 def test_draws_that_choose_are_float32_in_every_phase(monkeypatch):
