@@ -155,9 +155,10 @@ def test_llama_trains_as_one_device_does(rows, parts, layouts, recompute):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["mesh_transformer", "mesh_sequence"])
 def test_shipped_layouts_train_by_the_command_as_one_device_does(name, tmp_path):
-    """A GPT, with chunks, microbatches, evaluation and texts."""
-    steps = {"steps": 40, "Trainer.log_every": 20, "Trainer.evaluate_every": 20, "Texts.every": 20}
-    steps |= {"Trainer.checkpoint_every": 20, "Trainer.microbatches": 2}
+    """A GPT, with chunks, microbatches and evaluation; by the first layouts with texts too."""
+    writes = name == "mesh_transformer"
+    steps = {"steps": 40, "Trainer.log_every": 20, "Trainer.evaluate_every": 20, "Trainer.checkpoint_every": 20}
+    steps |= {"Trainer.microbatches": 2, **({"Texts.every": 20} if writes else {"Trainer.hooks": []})}
     steps |= {"warmup_cosine.peak_rate": 1e-3}  # at the file's rate AdamW amplifies rounding between any two runs
     flags = [f"--gin_file={CONFIGS / 'text_tiny.gin'}", *(f"--gin_param={key} = {x}" for key, x in steps.items())]
     on_mesh = [f"--gin_file={CONFIGS / 'runtime' / name}.gin", "--gin_param=mesh.batch = 2"]
@@ -166,8 +167,9 @@ def test_shipped_layouts_train_by_the_command_as_one_device_does(name, tmp_path)
     assert (plain.returncode, mesh.returncode) == (0, 0), mesh.stderr
     one, other = (json.loads((tmp_path / where / "result.json").read_text()) for where in ("plain", "mesh"))
     assert other["evaluation"] == pytest.approx(one["evaluation"], rel=1e-5)
-    texts = [(tmp_path / name / "samples" / "step-000000020.txt").read_bytes() for name in ("plain", "mesh")]
-    assert texts[1] == texts[0]
+    if writes:
+        texts = [(tmp_path / name / "samples" / "step-000000020.txt").read_bytes() for name in ("plain", "mesh")]
+        assert texts[1] == texts[0]
 
 
 ON_MESH = [str(CONFIGS / f"{name}.gin") for name in ("text_tiny", "runtime/mesh_transformer")]
