@@ -52,11 +52,13 @@ def test_bindings_of_a_rule_complete_the_work(work, name):
 
 @pytest.mark.long
 def test_race_continues_where_it_was(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(race, "SEEDS", (0, 1))
+    monkeypatch.setattr(race, "SEEDS", (0,))
+    monkeypatch.setattr(race, "PARTS", (0.5, 1.0))
+    monkeypatch.setattr(race, "RULES", {name: RULES[name]._replace(peaks=(3e-3,)) for name in ("adamw", "muon")})
     flags = [f"--kept={tmp_path}", "--works", "digits_convnet", "--rules", "muon", "--steps=40"]
     race.main(flags)
     first = capsys.readouterr().out
-    assert "muon, seed 1, 0.4 of the steps:" in first
+    assert "muon, seed 0, 0.5 of the steps:" in first
     monkeypatch.setattr(race.subprocess, "run", None)  # nothing is trained twice
     race.main(flags)
     losses = [line for line in first.splitlines() if "seed" in line]
