@@ -65,7 +65,8 @@ class Rules(Task):
         super().__init__()
         from tests.conformance.optimizer_rows import OPTIMIZERS  # with its peers: it takes long
 
-        self._rules = [row.make() for row in OPTIMIZERS[first::PARTS]]
+        served = [row for row in OPTIMIZERS if row.part != "sophia"]  # servers refuse it by name
+        self._rules = [row.make() for row in served[first::PARTS]]
         self.nets = [Parameters() for _ in self._rules]
 
     def phases(self):
