@@ -17,6 +17,7 @@ from models.ddpm import Ddpm
 from models.translation.image_pool import ImagePool
 from tests.commands import CONFIGS
 from tests.models.test_invariance import TINY
+from tests.products import product_dtype
 from tools.invariance.subjects import ROWS, configured
 
 SUBJECTS = [
@@ -88,8 +89,8 @@ def test_shipped_task_computes_in_half_precision(name, tmp_path):
             np.testing.assert_allclose(loss, exact[phase][0], rtol=4 * rounding)
         made = (op for op in everything(traced.graph.get_operations()) if "gradient_tape" not in op.name)
         products = [op for op in made if op.type.startswith(PRODUCTS)]
-        assert any(op.outputs[0].dtype == dtype for op in products)
-        for op in (op for op in products if op.outputs[0].dtype != dtype):
+        assert any(product_dtype(op) == dtype for op in products)
+        for op in (op for op in products if product_dtype(op) != dtype):
             files = [frame.filename + frame.name for frame in frames(op)]
             assert any(place in file for file in files for place in wide), (op.type, files)
 

@@ -13,6 +13,7 @@ from core.random import Rng
 from core.task import Loss, Served
 from core.testing import on_virtual_cpus
 from tests.commands import CONFIGS, launch, passed, refused
+from tests.products import product_dtype
 from tests.toys import Line
 from tests.trainers.hooks.hooks_lab import Maker
 from tests.trainers.trainer_lab import HELD_OUT, POINTS, Small, hashes, make, newest, train
@@ -84,7 +85,7 @@ def test_exports_keep_float32_signatures(precision, inner):
     for function in (program.functions["predict"], functions["predict"]):
         assert function.structured_outputs["y"].dtype == tf.float32
         products = [op for op in everything(function.graph.get_operations()) if op.type == "MatMul"]
-        assert {op.outputs[0].dtype.name for op in products} == {inner}
+        assert {product_dtype(op).name for op in products} == {inner}
 
 
 def test_norms_are_those_of_the_narrow_step(tmp_path):
