@@ -11,6 +11,7 @@ import pytest
 
 from tests import memory
 from tests.commands import let_children_hear
+from tests.deadline import Deadline
 from tests.notes import Notes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,16 +25,22 @@ let_children_hear()
 
 
 def pytest_configure(config):
-    """Records each test's cost if the gate asks for it."""
+    """Records each test's cost, and begins no long test after a time, if the gate asks for it."""
+    given = getattr(config, "workerinput", {})
     file = os.environ.pop("TEST_NOTES", None)  # a pytest that a test starts records nothing
-    if file or getattr(config, "workerinput", {}).get("notes"):
+    if file or given.get("notes"):
         config.pluginmanager.register(Notes(Path(file) if file else None), "notes")
+    deadline = int(os.environ.pop("TEST_DEADLINE", 0)) or given.get("deadline")
+    if deadline:
+        config.pluginmanager.register(Deadline(deadline), "deadline")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Makes pytest-xdist's workers measure the cost of their process."""
-    node.workerinput["notes"] = node.config.pluginmanager.has_plugin("notes")
+    """Makes pytest-xdist's workers measure the cost of their process, and keep to the deadline."""
+    plugins = node.config.pluginmanager
+    node.workerinput["notes"] = plugins.has_plugin("notes")
+    node.workerinput["deadline"] = plugins.get_plugin("deadline").deadline if plugins.has_plugin("deadline") else 0
 
 
 @pytest.fixture(autouse=True)

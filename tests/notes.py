@@ -44,7 +44,8 @@ class Notes:
         measured = dict(report.user_properties).get("notes")
         crashed = report.when not in ("setup", "call", "teardown")  # the worker that ran it is gone
         if report.when == "teardown" or crashed:
-            note = {"test": report.nodeid, "passed": report.nodeid not in self._failed}
+            reached = dict(report.user_properties).get("reached", True)
+            note = {"test": report.nodeid, "passed": report.nodeid not in self._failed, "reached": reached}
             with self._file.open("a") as file:
                 print(json.dumps({**note, **(measured if isinstance(measured, dict) else {})}), file=file)
 

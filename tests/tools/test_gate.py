@@ -71,6 +71,13 @@ def test_gate_allows_what_the_table_names_and_long_tests(tmp_path, capsys, monke
     assert reported(tmp_path, capsys)[0] == 0
 
 
+def test_gate_lists_long_tests_that_it_did_not_reach(tmp_path, capsys):
+    noted(tmp_path, code=0, long=True, reached=False)
+    code, text = reported(tmp_path, capsys)
+    assert code == 0
+    assert "1 long tests were not reached in the gate's time; run them before a release:\n  a.py::sound\n" in text
+
+
 def test_notes_count_processes_that_live_on():
     before = processor_seconds()
     work = "print(sum(range(10_000_000)), flush=True); input()"
@@ -81,8 +88,9 @@ def test_notes_count_processes_that_live_on():
     assert 0.0 < living <= processor_seconds() - before
 
 
-def test_notes_of_pytest_name_what_failed(tmp_path, pytestconfig):
-    tests = tmp_path / "test_some.py"
+def noted_by_pytest(folder, pytestconfig, *plugins):
+    """Runs two plain tests and a long one; returns the notes by the tests' names."""
+    tests = folder / "test_some.py"
     tests.write_text(
         "import pytest\n"
         "def test_sound(): pass\n"
@@ -90,29 +98,35 @@ def test_notes_of_pytest_name_what_failed(tmp_path, pytestconfig):
         "@pytest.mark.long\n"
         "def test_long(): pass\n"
     )
-    (tmp_path / "conftest.py").write_text(
-        "from pathlib import Path\nfrom tests.notes import Notes\n"
-        f"def pytest_configure(config): config.pluginmanager.register(Notes(Path({str(tmp_path / 'notes')!r})))\n"
+    plugins = (f"Notes(Path({str(folder / 'notes')!r}))", *plugins)
+    (folder / "conftest.py").write_text(
+        "from pathlib import Path\nfrom tests.deadline import Deadline\nfrom tests.notes import Notes\n"
+        "def pytest_configure(config):\n"
+        + "".join(f"    config.pluginmanager.register({plugin})\n" for plugin in plugins)
     )
-    command = [
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "long or not long",
-        "-c",
-        "/dev/null",
-        f"--rootdir={tmp_path}",
-    ]
-    done = subprocess.run(
+    command = ["-n", "0", "-p", "no:cacheprovider", "-m", "long or not long", "-c", "/dev/null", f"--rootdir={folder}"]
+    subprocess.run(
         [sys.executable, "-m", "pytest", *command, str(tests)],
-        cwd=pytestconfig.rootpath, capture_output=True, text=True, check=False,
+        cwd=pytestconfig.rootpath, capture_output=True, check=False,
     )  # fmt: skip
-    notes = [json.loads(line) for line in (tmp_path / "notes").read_text().splitlines()]
-    assert {note["test"].partition("::")[2]: (note["passed"], note["long"]) for note in notes} == {
+    notes = [json.loads(line) for line in (folder / "notes").read_text().splitlines()]
+    return {note["test"].partition("::")[2]: note for note in notes}
+
+
+def test_notes_of_pytest_name_what_failed(tmp_path, pytestconfig):
+    notes = noted_by_pytest(tmp_path, pytestconfig)
+    assert {test: (note["passed"], note["long"]) for test, note in notes.items()} == {
         "test_sound": (True, False),
         "test_broken": (False, False),
         "test_long": (True, True),
-    }, done.stdout
-    assert all(note["seconds"] >= 0 and note["megabytes"] > 0 for note in notes)
+    }
+    assert all(note["reached"] and note["seconds"] >= 0 and note["megabytes"] > 0 for note in notes.values())
+
+
+def test_only_long_tests_are_left_out_after_the_deadline(tmp_path, pytestconfig):
+    notes = noted_by_pytest(tmp_path, pytestconfig, "Deadline(1)")
+    assert {test: note["reached"] for test, note in notes.items()} == {
+        "test_sound": True,
+        "test_broken": True,
+        "test_long": False,
+    }
