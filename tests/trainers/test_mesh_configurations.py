@@ -16,8 +16,9 @@ SMALL = {
     "digits_conditional_gan": TINY["digits_gan"],
     "digits_dcgan": ("dcgan_networks.channels = [4, 8]", "Gan.latent_size = 4"),
 }
-# The same tasks as `digits_linear`, `digits_mlp` and `text_tiny`, on other data or with other sizes.
-REPEATED = {"mnist_linear", "mnist_mlp", "text_markov", "text_nano", "text_small"}
+# The tasks of `digits_linear` and `digits_mlp`, on other data. `tests/models/language/test_on_meshes.py` trains both
+# shapes of language model, and `text_tiny` by the command.
+REPEATED = {"mnist_linear", "mnist_mlp", *(name for name in config_names() if name.startswith("text_"))}
 
 
 @pytest.mark.long

@@ -43,19 +43,11 @@ def test_signal_profiles_the_next_chunk_and_the_run_continues(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("steps", "chunks", "told"),
-    [
-        ((12, 17), [10], [("10", "20")]),
-        ((20, 1000), [20, 30], []),
-    ],
-)
-def test_setting_profiles_the_chunks_from_one_step_to_another(tmp_path, steps, chunks, told):
+def test_setting_profiles_the_chunks_from_one_step_to_another(tmp_path):
     (tmp_path / "xprof.py").touch()  # stands for the package, which displays profiles and isn't needed to make one
     flags = train_and_send(tmp_path)
-    done = passed(*flags, f"--gin_param=Trainer.profile = {steps}", cwd=tmp_path)
-    assert profiled(tmp_path / "runs" / "mine") == [chunks]
-    assert re.findall(r"profiled steps (\d+) to (\d+)", done.stdout) == told
+    passed(*flags, "--gin_param=Trainer.profile = (12, 27)", cwd=tmp_path)
+    assert profiled(tmp_path / "runs" / "mine") == [[10, 20]]
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])

@@ -79,19 +79,6 @@ def test_weights_averages_and_slots_are_those_of_the_checkpoint(where, source, t
     assert newest(trainer).extra["start_from"]["path"].endswith("step-000000020")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("where", ["2 replicas", "mesh"])
-def test_training_from_a_checkpoint_has_the_losses_of_one_device(where, source, tmp_path):
-    losses = []
-    for name in ("one device", where):
-        strategy = WHERE[name].get("strategy", lambda: None)()
-        trainer = make(tmp_path, name, task=task_with(MOMENTUM), strategy=strategy, steps=20)
-        trainer.experiment.start_from = checkpoint(str(source.workdir.path))
-        warm_start(trainer)
-        losses.append(train(trainer)[0][2]["loss"])
-    assert losses[1] == pytest.approx(losses[0], rel=2e-5)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
