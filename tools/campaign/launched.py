@@ -1,23 +1,17 @@
-"""A cluster with servers under `trainers.launch`: its processes, its progress, and what it leaves behind."""
+"""A cluster under `trainers.launch`: its processes, its progress, and what it leaves behind."""
 
 import contextlib
 import os
 import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import ports
-from tests.commands import CONFIGS, ForkServer
+from tests.commands import ForkServer
 from tools.campaign.lab import HungError, last_line
 
-CLUSTER = ("--workers=2", "--ps=2", "--max_restarts=6", "--deadline=20")
-FLAGS = (
-    "--gin_file=counted.gin",
-    f"--gin_file={CONFIGS / 'runtime' / 'parameter_server.gin'}",
-    "--gin_param=parameter_server.overdue = 2.0",
-    "--workdir=run",
-)
 LEAVING = 20.0  # seconds in which killed processes disappear
 LOOK = 0.005  # seconds between two polls
 
@@ -25,7 +19,7 @@ LOOK = 0.005  # seconds between two polls
 class Launched:
     """One launch in a fork of `server`; its processes are forks as well."""
 
-    def __init__(self, server: ForkServer, folder: Path):
+    def __init__(self, server: ForkServer, folder: Path, cluster: Sequence[str], flags: Sequence[str]):
         self._server, self._journal = server, folder / "journal.txt"
         self._output = {name: folder / f"{name}.txt" for name in ("stdout", "stderr")}
         for path in self._output.values():
@@ -33,7 +27,7 @@ class Launched:
         self._journal.write_text("")
         self.code: int | None = None
         self.pid = server.begin(
-            *(*CLUSTER, *ports.flags(), "--", *FLAGS),
+            *(*cluster, *ports.flags(), "--", *flags),
             cwd=folder,
             before={"module": "tests.forked_launch", "arguments": {}},
             command="trainers.launch",
