@@ -70,15 +70,6 @@ def test_cyclegan_of_the_paper_combines_with_replicas(tmp_path):
 
 
 @pytest.mark.long
-def test_four_replicas_reach_the_accuracy_of_one_device(tmp_path):
-    files = [f"--gin_file={CONFIGS / name}.gin" for name in ("digits_mlp", "runtime/mirrored")]
-    done = run(*files, "--gin_param=mirrored.replicas = 4", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "runs" / "digits_mlp" / "result.json").read_text())
-    assert missed_targets({"digits_mlp": [result["evaluation"]]}) == []
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("name", ACCURACY)
 def test_digits_reach_their_accuracy(name, tmp_path):
     done = run(f"--gin_file={CONFIGS / name}.gin", cwd=tmp_path)
@@ -97,11 +88,11 @@ def test_runtime_files_say_what_they_miss(name, says, tmp_path):
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "mesh"])
 def test_runtime_files_combine_with_any_experiment(name, tmp_path):
-    flags = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
-    few = ("steps = 8", "warmup_cosine.warmup_steps = 2", "Trainer.microbatches = 4")
+    flags = (f"--gin_file={CONFIGS / 'digits_linear.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
+    few = ("Trainer.steps = 8", "Trainer.microbatches = 4")
     done = run(*flags, *(f"--gin_param={binding}" for binding in few), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "runs" / "digits_mlp" / "result.json").read_text())
+    result = json.loads((tmp_path / "runs" / "digits_linear" / "result.json").read_text())
     assert (result["step"], result["exit_code"]) == (8, 0)
 
 
