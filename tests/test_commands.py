@@ -13,11 +13,9 @@ from tests.commands import CHECKOUT, ForkServer, environment, fork_server, run, 
 from tests.pages import bash
 
 ENDINGS = {
-    "returns": "",
     "fails": "raise RuntimeError('no')",
     "leaves": "import sys; sys.exit('no')",
     "leaves at once": "import os; print('flushed', flush=True); print('lost'); os._exit(7)",
-    "interrupted": "raise KeyboardInterrupt",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "cleans up": "import atexit; atexit.register(print, 'last'); raise ValueError('no')",
 }

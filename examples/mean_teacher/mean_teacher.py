@@ -42,7 +42,7 @@ class MeanTeacher(Task):
         logits = self.net(seen[0], rng.fold("dropout"), statistics)
         target = tf.nn.softmax(averaged(self.net)(seen[1]))  # without `rng` and `statistics`: as in evaluation
         distance = losses.kl_divergence(logits, target)
-        labelled = losses.softmax_cross_entropy(logits, batch["label"]) * batch["has_label"]
+        labelled = losses.softmax_cross_entropy(logits, batch["label"]) * tf.cast(batch["has_label"], tf.float32)
         return Loss(labelled + self.consistency * distance, metrics={"distance": distance}, statistics=statistics)
 
     def evaluate(self, batch):
