@@ -150,7 +150,8 @@ def laid(value: tf.Tensor, lies: dtensor.Layout) -> tf.Tensor:
 def whole(value: tf.Tensor) -> npt.NDArray[Any]:
     """Returns a tensor of the mesh as one NumPy array."""
     every = dtensor.relayout(value, dtensor.Layout.replicated(dtensor.fetch_layout(value).mesh, value.shape.rank))
-    return np.asarray(dtensor.unpack(every)[0].numpy())
+    # A failed operation cancels all others of DTensor until a value is copied from a mesh, not from one device alone.
+    return np.asarray(every.numpy())
 
 
 def _put_together(held: Mapping[Box, tf.Tensor], wanted: Box, dtype: tf.DType) -> npt.NDArray[Any]:
