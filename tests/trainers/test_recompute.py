@@ -1,10 +1,18 @@
 """`Experiment.recompute`: runs by the command, their exports and their resumption."""
 
+import functools
 import json
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from core.data import digits
+from core.optimizers import sgd
+from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, passed, refused
+from trainers.experiment import Experiment
+from trainers.export.program import Program
 
 MLP = (f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=run")
 SHORT = [f"--gin_param=Trainer.{each} = 10" for each in ("chunk_steps", "log_every")]
@@ -25,10 +33,14 @@ def test_run_resumes_without_recomputation_and_has_the_same_losses(tmp_path):
     assert losses(tmp_path / "recomputed") == pytest.approx(losses(tmp_path / "stored"), rel=1e-6)
 
 
-@pytest.mark.long
-def test_export_of_a_recomputing_run(tmp_path):
-    passed(*MLP, *SHORT, RECOMPUTE, "--gin_param=Trainer.steps = 10", cwd=tmp_path)
-    passed(*MLP, *SHORT, RECOMPUTE, "--gin_param=Trainer.steps = 10", "--mode=export", cwd=tmp_path)
+def test_export_of_a_recomputing_task():
+    task = functools.partial(MlpClassifier, sizes=[64, 8, 10], optimizer=sgd(0.1))
+    image, found = digits().gather(tf.range(4, dtype=tf.int64))["image"], []
+    for recompute in ({"net/layers/*": "every_other"}, {}):
+        experiment = Experiment(task=task, train_source=digits(), recompute=recompute)
+        _, functions = Program(experiment.task, experiment.train_source.spec).exported("float32")
+        found.append(functions["classify"](image=image)["logits"])
+    np.testing.assert_array_equal(*found)
 
 
 def test_pattern_without_a_match_is_refused(tmp_path):

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -16,7 +14,7 @@ from core.data import bpe, byte_tokens, corpus, token_file
 from core.data.token_files import read_token_file
 from core.data.token_writer import TokenWriter, token_writer
 from core.errors import ConfigurationError
-from tests.commands import environment
+from tests.commands import fork_server
 from trainers import tokenize
 from trainers.process.signals import Preemption
 from trainers.tokenize import main
@@ -264,22 +262,19 @@ def test_full_disk_is_named_and_resumed_from(folder, monkeypatch, capfd):
 
 @pytest.mark.long
 def test_killed_process_resumes_to_the_same_bytes(tmp_path):
-    text = b"".join(b"line %d of a long text\n" % i for i in range(3_000_000))
+    text = b"".join(b"line %d of a long text\n" % i for i in range(2_000_000))
     (tmp_path / "long.txt").write_bytes(text)
-    command = [sys.executable, "-m", "trainers.tokenize", "--files=long.txt", "--out=x.tokens"]
-    kwargs = {"cwd": tmp_path, "env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    began = subprocess.Popen(command, **kwargs)
+    words, server = ("--files=long.txt", "--out=x.tokens"), fork_server()
+    pid = server.begin(*words, cwd=tmp_path, stdout=os.devnull, stderr=os.devnull, command="trainers.tokenize")
     deadline = time.monotonic() + 100
     while not (tmp_path / "x.tokens.partial" / "progress.json").exists():
-        assert began.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    began.kill()
-    began.communicate()
-    done = subprocess.run(command, **{**kwargs, "timeout": 200})
-    assert done.returncode == 0, done.stderr
+    os.kill(pid, signal.SIGKILL)
+    assert server.answer(60) == -signal.SIGKILL
+    done = server.run(*words, cwd=tmp_path, timeout=200, command="trainers.tokenize")
+    assert (done.returncode, done.stderr) == (0, "")
     assert "resuming after" in done.stdout
-    assert done.stderr == ""
     file = read_token_file(tmp_path / "x.tokens")
     assert file.header.documents == 1
     assert file.tokens[:-1].astype(np.uint8).tobytes() == text

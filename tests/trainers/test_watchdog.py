@@ -8,7 +8,7 @@ import pytest
 from command_lab import write_task
 
 from core.errors import ConfigurationError
-from tests.commands import run_process
+from tests.commands import run
 from trainers.process.watchdog import LEAST, Hang, Limits, Watchdog, signs_of_writer, write_stacks
 
 HANGS = """
@@ -30,7 +30,7 @@ class Hangs(Hook):
 def test_a_hook_that_hangs_ends_the_run_with_6(tmp_path):
     hook = ("--gin_param=Trainer.hooks = [@Hangs()]", "--gin_param=Hangs.every = 10")
     deadline = "--gin_param=Trainer.section_deadline = 30"  # time for a loaded machine to trace
-    done = run_process(write_task(tmp_path, outside=HANGS), *hook, deadline, cwd=tmp_path)
+    done = run(write_task(tmp_path, outside=HANGS), *hook, deadline, cwd=tmp_path)
     assert done.returncode == 6, (done.returncode, done.stderr)
     *stacks, last = done.stderr.strip().split("\n")
     assert last.startswith("error: the hook `Hangs` has shown no progress for 30 s")
@@ -57,7 +57,7 @@ def slow():
 def test_set_up_that_hangs_ends_the_start_with_6(tmp_path):
     source = "--gin_param=Experiment.train_source = @slow()"
     limit = "--gin_param=Trainer.section_deadlines = {'set-up': %seconds}"  # a macro is read without making the hooks
-    done = run_process(write_task(tmp_path, outside=SLOW), source, limit, "--gin_param=seconds = 3", cwd=tmp_path)
+    done = run(write_task(tmp_path, outside=SLOW), source, limit, "--gin_param=seconds = 3", cwd=tmp_path)
     assert done.returncode == 6, (done.returncode, done.stderr)
     last = done.stderr.strip().split("\n")[-1]
     assert last.startswith(
