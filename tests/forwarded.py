@@ -2,8 +2,8 @@
 
     python tests/forwarded.py NAME -m trainers.main --gin_file=configs/digits_mlp.gin
 
-does the same as `python -m trainers.main ...`, with its streams, variables and exit code, if a fork of the server
-listens at the abstract socket NAME. Importing TensorFlow takes most of the processor time of a page's commands.
+does the same as `python -m trainers.main ...`, with its streams, variables, signals and exit code, if a fork of the
+server listens at the abstract socket NAME. Importing TensorFlow takes most of the processor time of a page's commands.
 """
 
 import contextlib
@@ -16,6 +16,8 @@ import socket
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
+
+HEARD = (signal.SIGTERM, signal.SIGINT)
 
 
 def listen(name: str) -> dict[str, Any]:
@@ -37,7 +39,8 @@ def listen(name: str) -> dict[str, Any]:
     if pid := os.fork():
         for file in files:
             os.close(file)  # a pipe ends with the command
-        connection.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+        connection.sendall(f"{pid}\n".encode())
+        connection.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
         os._exit(0)
     connection.close()
     for number, file in enumerate(files):
@@ -80,7 +83,8 @@ def module_of(arguments: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 def settings(variables: dict[str, str]) -> dict[str, str]:
     """Returns the variables that matter while Python starts and TensorFlow is imported."""
-    return {key: x for key, x in variables.items() if key.startswith(("TF_", "XLA_", "PYTHON"))}
+    kinds = ("TF_", "XLA_", "PYTHON")
+    return {key: x for key, x in variables.items() if key.startswith(kinds) and key != "TF_CONFIG"}
 
 
 def main() -> int:
@@ -90,7 +94,13 @@ def main() -> int:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(f"\0{name}")
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
-        code = int(connection.recv(16))
+        with connection.makefile() as answers:
+            pid = int(answers.readline())
+            for number in HEARD:
+                signal.signal(number, lambda number, _: os.kill(pid, number))
+            code = int(answers.readline())
+    for number in HEARD:
+        signal.signal(number, signal.SIG_DFL)
     if code < 0:
         os.kill(os.getpid(), -code)
     return code

@@ -165,7 +165,7 @@ def test_flags_that_are_wrong_are_refused(tmp_path, capsys, monkeypatch, words, 
 
 
 @pytest.mark.long
-def test_command_verifies_this_machine(tmp_path, capsys):
+def test_command_verifies_this_machine(forks, tmp_path, capsys):
     words = ["--only=learns", "--only=replicates", "--only=places", "--only=cuts", "--only=compiles"]
     assert command.main([f"--out={tmp_path / 'out'}", *words]) == 0
     assert "none of 5 checks failed" in capsys.readouterr().out
