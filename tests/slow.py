@@ -148,8 +148,7 @@ _BY_FILE = {
     ),
     "tests/trainers/hooks/test_hooks_register.py": (
         PROCESS,
-        "test_all_hooks_are_imported_for_a_name_that_gin_does_not_know",
-        "test_hook_is_imported_that_a_selector_names",
+        "test_hook_is_imported_that_a_selector_names_and_all_are_for_a_name_that_gin_does_not_know",
     ),
     "tests/trainers/test_files_of_a_training.py": (
         PROCESS,
