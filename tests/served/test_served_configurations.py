@@ -16,8 +16,8 @@ REFUSED = {
     "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. By parameter servers",
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. By parameter servers",
 }
-# The same tasks as others', on other data or with other sizes.
-REPEATED = {"mnist_linear", "mnist_mlp", "text_markov", "text_small", "text_tiny"}
+# The same tasks as others', on other data or with other networks or sizes.
+REPEATED = {"digits_dcgan", "digits_gan", "mnist_linear", "mnist_mlp", "text_markov", "text_small", "text_tiny"}
 QUICK = {"words"}  # `test_served_training` has `digits_linear` through the command
 BY_SGD = {"digits_linear", "batch_norm", DIVIDED}
 
@@ -33,7 +33,7 @@ def check_same(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in config_names() if name not in {*REFUSED, *REPEATED}])
 def test_configuration_is_the_same_at_one_worker(name):
-    """Takes twelve steps of two microbatches, with dropout if the task allows it, and an evaluation."""
+    """Takes six steps of two microbatches, with dropout if the task allows it, and an evaluation."""
     check_same(name)
 
 

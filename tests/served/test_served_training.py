@@ -2,7 +2,6 @@
 
 import contextlib
 
-import numpy as np
 import pytest
 
 from tests.commands import run
@@ -126,19 +125,3 @@ def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
     found = values(tmp_path / "run")
     assert found.pop("optimizer/net/step") == 100
     assert set(found.values()) == {100.0}
-
-
-@pytest.mark.long
-def test_phases_of_a_gan_see_each_other_as_in_the_synchronous_run(tmp_path):
-    asynchronous, whole = tmp_path / "asynchronous", tmp_path / "whole"
-    bindings = ["Trainer.steps = 6", "Gan.d_steps = 2", "Trainer.microbatches = 2"]
-    with Served(tmp_path, servers=2) as served:
-        arguments = flags(*bindings, name="digits_gan", workdir=asynchronous, files=[RUNTIME])
-        done = served.train(*arguments, timeout=400)
-    assert done.returncode == 0, done.stderr
-    done = run(*flags(*bindings, name="digits_gan", workdir=whole), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found, expected = values(asynchronous), values(whole)
-    assert found.keys() == expected.keys()
-    for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=0.0, atol=2e-6, err_msg=path)

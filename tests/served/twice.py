@@ -28,7 +28,7 @@ from tests.served.subjects import DIVIDED, served_subject
 from trainers.evaluation.evaluator import Evaluator
 from trainers.launch.commands import free_ports
 
-STEPS, MICROBATCHES = 12, 2
+STEPS, MICROBATCHES = 6, 2
 
 
 _process = functools.cache(lambda: started("tests.served.twice"))
@@ -98,12 +98,12 @@ def compared(name, strategy):
     """Returns the differences of variables, metrics and evaluations, or the reason why the servers refused."""
     with tempfile.TemporaryDirectory() as scratch:
         subject = served_subject(name, Path(scratch))
-        alone = trained(subject, one_device())
         strategy.divide_by_staleness = name == DIVIDED
         try:
             served = trained(subject, strategy)
         except ConfigurationError as error:
             return {"refused": str(error)}
+        alone = trained(subject, one_device())
     names = ("variables", "figures", "evaluation")
     return {name: _difference(*both) for name, *both in zip(names, served, alone, strict=True)}
 
