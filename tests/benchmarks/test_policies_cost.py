@@ -15,9 +15,11 @@ def no_bindings_are_left():
 
 
 @pytest.mark.long
-def test_policies_have_a_row_each():
+def test_policies_have_a_row_each(monkeypatch):
+    few = ["`raise`", "`skip`, and `on_spike`"]
+    monkeypatch.setattr(policies, "POLICIES", {name: policies.POLICIES[name] for name in few})
     rows = [dict(zip(policies.HEAD, row, strict=True)) for row in policies.measured("digits_mlp", 2, steps=4)]
-    assert [row["policy"] for row in rows] == [*policies.POLICIES]
+    assert [row["policy"] for row in rows] == few
     assert rows[0]["beside `raise`"] == "1.000 times as long"
     for row in rows:
         assert float(row["a step"].removesuffix(" µs")) > 0.0

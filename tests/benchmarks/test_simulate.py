@@ -193,7 +193,8 @@ def test_help_needs_no_tensorflow():
 @pytest.mark.long
 def test_measuring_resumes_where_it_was_interrupted(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "SECONDS", 0.2)
-    points = [(how, measuring.Size(1, 0)) for how in ("apart", "replicas")]
+    monkeypatch.setitem(measuring.HOW, "apart", lambda size: 1.0)
+    points = [(how, measuring.Size(1, 0)) for how in ("replicas", "apart")]
     monkeypatch.setattr(measuring, "POINTS", points[:1])
     first = measuring.measure(tmp_path / "m.json", rounds=1)
     monkeypatch.setattr(measuring, "POINTS", points)

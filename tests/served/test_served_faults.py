@@ -80,12 +80,12 @@ def test_worker_that_restarts_alone_is_not_waited_for_endlessly(tmp_path):
 def test_gradients_are_no_older_than_asked_for(bindings, most, tmp_path):
     bindings = [f"parameter_server.{binding}" for binding in bindings]
     with Served(tmp_path, workers=2) as served:
-        done = served.train(*counting(tmp_path, "Trainer.steps = 300", *bindings))
+        done = served.train(*counting(tmp_path, "Trainer.steps = 150", *bindings))
     assert done.returncode == 0, done.stderr
     lines = figures(tmp_path / "run")
     assert max(line["staleness_max"] for line in lines) <= most
     assert sum(line.get("refused", 1.0) for line in lines) > 0.0
-    assert counted(tmp_path / "run")["step"] == 300
+    assert counted(tmp_path / "run")["step"] == 150
 
 
 @pytest.mark.long
