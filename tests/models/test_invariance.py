@@ -3,19 +3,17 @@
 import pytest
 import tensorflow as tf
 
-from core.engine import TrainStep
 from core.engine.inspect_phase import describe_outputs
-from core.testing import on_virtual_cpus
 from models.translation.task import Translation
 from tests.commands import CONFIGS
 from tools.invariance.campaign import measure
-from tools.invariance.subjects import CHANGES, configured, subject, task_name
+from tools.invariance.subjects import CHANGES, configured, task_name
 
-CORNERS = [(2, 2), (4, 1)]  # replicas, microbatches
 STEPS = 6
 TINY = {
     "digits_convnet": ("ConvNetClassifier.channels = [4, 4]", "ConvNetClassifier.hidden = 8"),
-    "digits_ddpm": ("Ddpm.channels = 8",),
+    # A bias before a norm has a gradient of rounding size only, which a small epsilon turns into full steps.
+    "digits_ddpm": ("Ddpm.channels = 8", "adam.epsilon = 1e-3"),
     "digits_gan": ("Gan.latent_size = 4", "mlp_networks.g_hidden = [8]", "mlp_networks.d_hidden = [8]"),
     "digits_simclr": ("SimClr.channels = [8, 8]", "SimClr.hidden = 8", "SimClr.projection = 4"),
     "digits_vae": ("Vae.hidden = [8]", "Vae.latent_size = 4"),
@@ -31,45 +29,27 @@ def one_of_each_task():
 
 
 TASKS = one_of_each_task()
-SLOW = TASKS.keys() - {"LinearClassifier", "MlpClassifier"}  # whose own tests check each row alone
+CORNERS = {  # replicas and microbatches, if not two of each
+    "CycleGan": (2, 1),
+    "Gan": (4, 1),
+    "LinearClassifier": (4, 1),
+    "Pix2Pix": (2, 1),
+    "Vae": (4, 1),
+}
+PLAIN = {"MlpClassifier"}
 
 
-@pytest.mark.parametrize(
-    ("task", "replicas", "microbatches"),
-    [
-        ("MlpClassifier", 2, 2),
-        pytest.param("LinearClassifier", 4, 1, marks=pytest.mark.long),
-        *(pytest.param(task, *CORNERS[i % 2], marks=pytest.mark.long) for i, task in enumerate(sorted(SLOW))),
-    ],
-)
-def test_shipped_task_is_the_same_in_a_corner(task, replicas, microbatches, tmp_path):
-    path = TASKS[task]
-    row = measure(configured(path, tmp_path, TINY.get(path.stem, ())), [(replicas, microbatches)], steps=STEPS, tries=1)
-    assert row.problems == []
+@pytest.mark.parametrize("task", [pytest.param(t, marks=[pytest.mark.long] * (t not in PLAIN)) for t in sorted(TASKS)])
+def test_shipped_task_is_the_same_in_a_corner(task, tmp_path):
+    """With dropout, and no remark about its step functions."""
+    path, corner = TASKS[task], CORNERS.get(task, (2, 2))
+    row = measure(configured(path, tmp_path, TINY.get(path.stem, ())), [corner], steps=STEPS, tries=1)
+    assert row.problems == row.remarks == []
     assert row.reductions
     assert all(counts == {1} for counts in row.reductions.values())
-
-
-@pytest.mark.parametrize("task", [pytest.param(t, marks=[pytest.mark.long] * (t in SLOW)) for t in sorted(TASKS)])
-def test_shipped_task_with_dropout_gives_a_run_nothing_to_remark(task, tmp_path):
-    path = TASKS[task]
-    made = configured(path, tmp_path, TINY.get(path.stem, ()))
-    specs = {key: tf.TensorSpec([1, *x.shape], x.dtype) for key, x in made.batch.items()}
-    assert TrainStep(made.make(on_virtual_cpus(1)), specs, seed=0, steps=10).remarks == []
 
 
 def test_paired_crops_draw_the_same_numbers_on_purpose():
     task = Translation([8, 8, 1], multiple=4, why="", crop_and_flip=True, paired=True)
     batch = {key: tf.TensorSpec([4, 12, 12, 1]) for key in ("a", "b")}
     assert describe_outputs(task.cut, batch, "crop", held={})[1].draws == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "replicas", "microbatches"),
-    [("ragged_dropout", 2, 2), ("batch_norm_sync", 4, 1)],
-)
-@pytest.mark.long  # the engine's own tests check both without models
-def test_ragged_weights_and_synchronised_layers_are_the_same_in_a_corner(name, replicas, microbatches, tmp_path):
-    row = measure(subject(name, tmp_path), [(replicas, microbatches)], steps=STEPS, tries=1)
-    assert row.problems == []
-    assert row.reductions == {"net": {1}}

@@ -54,6 +54,7 @@ class Row:
     variables: Worst = dataclasses.field(default_factory=lambda: Worst(VARIABLES))
     figures: Worst = dataclasses.field(default_factory=lambda: Worst(FIGURES))
     reductions: dict[str, set[int]] = dataclasses.field(default_factory=dict)  # gradient reductions, by update
+    remarks: list[str] = dataclasses.field(default_factory=list)  # what a run would report about the step functions
     meshes: list[str] = dataclasses.field(default_factory=list)  # meshes with the same results
     refused: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
@@ -78,6 +79,7 @@ def measure(
         began, where = time.perf_counter(), f"{replicas} x {microbatches}"
         assembly = subject.make(on_virtual_cpus(replicas))
         run = Run(assembly, subject.batch, microbatches=microbatches, seed=whole.seed)
+        row.remarks = run.step.remarks
         by = microbatches if mixing(assembly) else 1
         if by not in references:
             # Other microbatches of mixed rows are another run, which may meet other edges.
