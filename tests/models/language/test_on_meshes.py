@@ -11,7 +11,7 @@ from core.errors import ConfigurationError
 from core.optimizers import adamw, chain, clip_by_global_norm, sgd
 from core.testing import Run, assemble, on_virtual_cpus, on_virtual_mesh
 from models import LanguageModel
-from tests.commands import CHECKOUT, CONFIGS, run
+from tests.commands import CHECKOUT, CONFIGS, passed
 from trainers import hooks
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
@@ -25,13 +25,13 @@ SEQUENCE = shipped("mesh_sequence", "output_layouts")
 # Without rotary positions a key bias has a gradient of rounding size only, which AdamW turns into full steps.
 GPT = {"positions": "rotary"}
 LLAMA = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "num_kv_heads": 2}
-ROWS, TIME, VOCABULARY, STEPS = 8, 8, 32, 8
+ROWS, TIME, VOCABULARY, STEPS = 8, 8, 32, 4
 
 
 def make(**settings):
     def task(*, rng):
         optimizer = chain(clip_by_global_norm(0.5), adamw(1e-3))
-        sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": 2, "size": 16, "num_heads": 4, "dropout": 0.1}
+        sizes = {"vocabulary": VOCABULARY, "context": TIME, "num_layers": 1, "size": 16, "num_heads": 4, "dropout": 0.1}
         return LanguageModel(rng=rng, optimizer=optimizer, **sizes, **settings)
 
     return task
@@ -75,7 +75,7 @@ def test_rows_longer_than_a_tile_train_as_on_one_device():
         return LanguageModel(rng=rng, optimizer=sgd(0.1), **sizes)
 
     one, mesh = on_virtual_cpus(1), on_virtual_mesh(1, 2, MEGATRON)
-    expected, found = (Run(assemble(task, strategy), texts(rows=2, time=1040)).train(2) for strategy in (one, mesh))
+    expected, found = (Run(assemble(task, strategy), texts(rows=2, time=1040)).train(1) for strategy in (one, mesh))
     assert_equal(found, expected)
 
 
@@ -140,35 +140,41 @@ def test_table_layout_adds_two_sums_of_activations_and_three_of_numbers_a_token(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("rows", "parts", "layouts", "recompute"),
-    [
-        pytest.param(1, 2, MEGATRON, False, id="parts, table whole"),
-        pytest.param(2, 1, TABLE_CUT, True, id="rows, recompute, table cut"),
-    ],
-)
-def test_llama_trains_as_one_device_does(rows, parts, layouts, recompute):
+def test_llama_trains_as_one_device_does():
     """With the layouts of GPT's tests, reduced on a mesh with one axis."""
-    assert_same_on(rows, parts, LLAMA, layouts, recompute=recompute)
+    assert_same_on(1, 2, LLAMA, MEGATRON)
+
+
+FEW = ["steps = 4", "warmup_cosine.warmup_steps = 1", "Trainer.chunk_steps = 2", "Trainer.microbatches = 2"]
+# At the file's rate AdamW amplifies rounding between any two runs.
+FEW += ["warmup_cosine.peak_rate = 1e-3", "Trainer.evaluate_every = 2", "Texts.every = 2"]
+FEW += ["LanguageModel.num_layers = 1", "LanguageModel.size = 16"]
+
+
+def trained(workdir, *flags, cwd):
+    """Trains a small GPT by the command, and returns its evaluation."""
+    flags = [f"--gin_file={CONFIGS / 'text_tiny.gin'}", *(f"--gin_param={binding}" for binding in FEW), *flags]
+    passed(*flags, f"--workdir={workdir}", cwd=cwd, timeout=600)
+    return json.loads((cwd / workdir / "result.json").read_text())["evaluation"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Returns the folder and the evaluation of a run on one device."""
+    folder = tmp_path_factory.mktemp("plain")
+    return folder / "run", trained("run", cwd=folder)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["mesh_transformer", "mesh_sequence"])
-def test_shipped_layouts_train_by_the_command_as_one_device_does(name, tmp_path):
-    """A GPT, with chunks, microbatches and evaluation; by the first layouts with texts too."""
+def test_shipped_layouts_train_by_the_command_as_one_device_does(name, plain, tmp_path):
+    """With chunks, microbatches and evaluation; by the first layouts with texts too."""
     writes = name == "mesh_transformer"
-    steps = {"steps": 40, "Trainer.log_every": 20, "Trainer.evaluate_every": 20, "Trainer.checkpoint_every": 20}
-    steps |= {"Trainer.microbatches": 2, **({"Texts.every": 20} if writes else {"Trainer.hooks": []})}
-    steps |= {"warmup_cosine.peak_rate": 1e-3}  # at the file's rate AdamW amplifies rounding between any two runs
-    flags = [f"--gin_file={CONFIGS / 'text_tiny.gin'}", *(f"--gin_param={key} = {x}" for key, x in steps.items())]
-    on_mesh = [f"--gin_file={CONFIGS / 'runtime' / name}.gin", "--gin_param=mesh.batch = 2"]
-    plain = run(*flags, "--workdir=plain", cwd=tmp_path)
-    mesh = run(*flags, *on_mesh, "--workdir=mesh", cwd=tmp_path, timeout=600)
-    assert (plain.returncode, mesh.returncode) == (0, 0), mesh.stderr
-    one, other = (json.loads((tmp_path / where / "result.json").read_text()) for where in ("plain", "mesh"))
-    assert other["evaluation"] == pytest.approx(one["evaluation"], rel=1e-5)
+    flags = ["--gin_param=mesh.batch = 2", *([] if writes else ["--gin_param=Trainer.hooks = []"])]
+    found = trained("mesh", f"--gin_file={CONFIGS / 'runtime' / name}.gin", *flags, cwd=tmp_path)
+    assert found == pytest.approx(plain[1], rel=1e-5)
     if writes:
-        texts = [(tmp_path / name / "samples" / "step-000000020.txt").read_bytes() for name in ("plain", "mesh")]
+        texts = [(run / "samples" / "step-000000002.txt").read_bytes() for run in (plain[0], tmp_path / "mesh")]
         assert texts[1] == texts[0]
 
 
