@@ -1,6 +1,7 @@
 """Optimizers, transforms and schedules: each has a row, its peer's numbers, and argument checks.
 
-Their updates are also masked, resumed, given other dtypes, and compared between eager, graph and XLA.
+Their updates are also masked, resumed, given other dtypes, and compared between eager, graph and XLA; those with narrow
+slots too.
 """
 
 import functools
@@ -15,6 +16,7 @@ import tensorflow as tf
 from core import optimizers
 from core.optimizers import Optimizer, Schedule, Transform, chain, clip_by_value, ema, sgd
 
+from .narrow_rows import NARROW
 from .optimizer_battery import Row, Run, ScheduleRow, flat, largest_difference, schedule_difference, trajectory
 from .optimizer_peers import SHAPES
 from .optimizer_rows import OPTIMIZERS, ROWS
@@ -28,6 +30,7 @@ SMALL = ("net/0/w", "net/0/b", "scale")  # paths of a smaller problem
 every_part = pytest.mark.parametrize("part", sorted(set(optimizers.__all__) - VOCABULARY))
 RULES = [*OPTIMIZERS, *TRANSFORMS]
 every_rule = pytest.mark.parametrize("row", RULES, ids=lambda row: row.id)
+every_row = pytest.mark.parametrize("row", [*RULES, *NARROW], ids=lambda row: row.id)
 
 
 class Runs:
@@ -41,6 +44,12 @@ class Runs:
     def trajectory(self) -> list[tuple[Any, Any]]:
         return trajectory(self.run, self.row.steps)
 
+    @property
+    def trained(self) -> Run:
+        """Returns the run after its trajectory, to continue from other values."""
+        assert self.trajectory
+        return self.run
+
     @functools.cached_property
     def pure(self) -> list[tuple[Any, Any]]:
         steps = self.row.steps if self.run.optimizer.transform.fused else 3
@@ -48,17 +57,37 @@ class Runs:
 
 
 runs_of = functools.cache(Runs)  # shared by the tests of a row
-# Of each part one row, and none of what only changes gradients ahead of a plain rule: those are written as it is.
-AHEAD = {"clip_by_value", "clip_by_norm", "clip_by_global_norm", "adaptive_clip", "weight_decay", "gradient_noise"}
-WRITTEN = list({row.part: row for row in RULES if row.part not in {*AHEAD, "centralise"}}.values())
+PARTS = list({row.part: row for row in RULES}.values())  # of each, the row with the most options
+# One condition writes all slots, or none. So one of each kind: averages in a kernel and without, factors, matrices,
+# curvature, two sets of weights, distances, counters, other optimizers inside, and narrow slots: int8 has scales too.
+KINDS = {"sgd", "adam", "rmsprop", "adafactor", "muon", "soap", "psgd_kron", "shampoo", "sophia", "schedule_free_adamw"}
+KINDS |= {"lookahead", "sam", "prodigy", "mechanic", "lbfgs", "rprop", "groups", "apply_if_finite", "reduce_on_plateau"}
+WRITTEN = [row for row in PARTS if row.part in KINDS | {"mars", "ema", "polyak"}]
+WRITTEN += [row for row in NARROW if row.id in {"adam: int8 slots", "muon: int8 slots", "lion: bfloat16 slots"}]
+# test_optimizer_extremes.py compares XLA's numbers with the definitions of the first, test_optimizer_sizes.py with
+# those of the second. The third only scale, select or add up the updates of rules that are compiled here.
+DEFINED = {"adam", "adamw", "amsgrad", "nadam", "radam", "adamax", "lamb", "rmsprop", "adadelta"}
+DEFINED |= {"clip_by_norm", "clip_by_global_norm", "adaptive_clip", "lars"}
+DEFINED |= {"clip_by_value", "weight_decay", "frozen", "groups", "mup", "cautious", "optimistic", "polyak"}
+COMPILED = [row for row in PARTS if row.part not in DEFINED]
+COMPILED += [row for row in ROWS if row.id in {"adafactor", "sgd: bfloat16 slots", "adam: int8 slots"}]
 
 
 def test_every_public_part_has_a_row() -> None:
     assert {row.part for row in ROWS} == set(optimizers.__all__) - VOCABULARY
 
 
-@every_rule
+def test_every_optimizer_with_slots_of_other_dtypes_has_rows() -> None:
+    having = {name for name in optimizers.__all__ if "slots" in getattr(optimizers, name).__annotations__}
+    assert {row.id for row in NARROW} == {
+        f"{n}: {d} slots" for n in having - {"Optimizer"} for d in ("bfloat16", "int8")
+    }
+
+
+@every_row
 def test_rule_agrees_with_its_peer_by_kernel_and_by_function(row: Row) -> None:
+    slots = runs_of(row).run.optimizer.variables.values()
+    assert (row in NARROW) == any(v.dtype in (tf.bfloat16, tf.int8) for v in slots)
     for mine in (runs_of(row).trajectory, runs_of(row).pure):
         assert largest_difference(row, mine) <= row.tolerance
 
@@ -72,7 +101,7 @@ def test_eager_updates_agree_with_those_of_a_graph(row: Row) -> None:
 
 @pytest.mark.parametrize("row", WRITTEN, ids=lambda row: row.id)
 def test_masked_and_resumed_updates_are_the_plain_ones_bit_for_bit(row: Row) -> None:
-    masked, plain = Run(row.make()), runs_of(row).run
+    masked, plain = Run(row.make()), runs_of(row).trained
     masked.params["net/0/b"].assign([-0.0, 1e-40, 1.0, -1.0])  # a minus zero and a denormal, to begin with
 
     def skip(i: int) -> None:
@@ -103,7 +132,7 @@ def test_pure_rule_behind_a_kernel_is_masked_too(row: Row) -> None:
 
 
 @pytest.mark.long
-@every_rule
+@pytest.mark.parametrize("row", COMPILED, ids=lambda row: row.id)
 def test_eager_updates_agree_with_those_of_xla(row: Row) -> None:
     eager, compiled = (Run(row.make(), fused=False, mode=mode, paths=SMALL) for mode in ("eager", "xla"))
     for i in range(3):
@@ -112,28 +141,29 @@ def test_eager_updates_agree_with_those_of_xla(row: Row) -> None:
     assert np.abs(compiled.numbers() - eager.numbers()).max() <= row.xla_tolerance * np.abs(eager.numbers()).max()
 
 
-@every_rule
+@every_row
 def test_slots_keep_their_names_when_the_chain_grows(row: Row) -> None:
-    alone, grown = Run(row.make()), Run(chain(clip_by_value(1e9), row.make(), ema(0.5), sgd(0.0)))
-    mine = {path: v.shape for path, v in alone.optimizer.variables.items()}
-    theirs = {path: v.shape for path, v in grown.optimizer.variables.items()}
+    alone, grown = runs_of(row).run, Run(chain(clip_by_value(1e9), row.make(), ema(0.5), sgd(0.0)))
+    mine = {path: (v.shape, v.dtype) for path, v in alone.optimizer.variables.items()}
+    theirs = {path: (v.shape, v.dtype) for path, v in grown.optimizer.variables.items()}
     assert mine.items() <= theirs.items()
+    assert all(theirs[path][1] == tf.float32 for path in theirs if path.startswith("ema/"))
 
 
-@every_rule
+@pytest.mark.parametrize("row", PARTS, ids=lambda row: row.id)
 def test_half_precision_parameters_have_wide_slots_and_double_ones_stay_double(row: Row) -> None:
     # Unlike eager calls, a graph accepts no Python number for another dtype; half precision is computed in float32.
-    modes = {tf.bfloat16: "eager", tf.float16: "eager", tf.float32: "eager", tf.float64: "graph"}
+    # Each rule takes one half precision: the two differ only in casts, which all rules share.
+    half, bound = ((tf.bfloat16, 0.05), (tf.float16, 0.05 / 8.0))[PARTS.index(row) % 2]
+    modes = {half: "eager", tf.float64: "graph"}
     runs = {dtype: Run(row.make(), dtype=dtype, mode=mode, paths=SMALL) for dtype, mode in modes.items()}
     for run in runs.values():
         run.update(0)
         run.update(1)
     double = runs[tf.float64].numbers()
-    for dtype, bound in {tf.bfloat16: 0.05, tf.float16: 0.05 / 8.0, tf.float32: 1e-4}.items():
-        run = runs[dtype]
-        assert {v.dtype for v in run.params.values()} == {dtype}
-        assert dtype == tf.float32 or dtype not in {v.dtype for v in run.optimizer.variables.values()}
-        assert np.abs(run.numbers() - double).max() < bound * np.abs(double).max(), dtype
+    assert {v.dtype for v in runs[half].params.values()} == {half}
+    assert half not in {v.dtype for v in runs[half].optimizer.variables.values()}
+    assert np.abs(runs[half].numbers() - double).max() < bound * np.abs(double).max()
     assert {v.dtype for v in runs[tf.float64].params.values()} == {tf.float64}
 
 
