@@ -213,10 +213,12 @@ def test_slots_that_are_sharded_further_are_restored_on_other_layouts(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", [1, 2])
-def test_saving_and_restoring_take_no_memory_for_the_whole(workers, tmp_path):
-    """Twice: a sharded variable of 128 MB is fetched in parts of 8, where a gathered one took 1.7 GB either way."""
+def test_saving_and_restoring_take_no_memory_for_the_whole(tmp_path):
+    """Twice: a sharded variable of 128 MB is fetched in parts of 8, where a gathered one took 1.7 GB either way.
+
+    `never_joined` shows the same for one process.
+    """
     size = 128
     beside = 1.75 * size  # the copy that is written, or the parts that were read
-    assert mesh_checkpoints.cost("save", tmp_path, size, 8, workers).megabytes < beside
-    assert mesh_checkpoints.cost("restore", tmp_path, size, 8, workers).megabytes < beside
+    assert mesh_checkpoints.cost("save", tmp_path, size, 8, workers=2).megabytes < beside
+    assert mesh_checkpoints.cost("restore", tmp_path, size, 8, workers=2).megabytes < beside

@@ -1,12 +1,11 @@
 """One worker process for `test_heartbeat.py`: follows commands on stdin, and reports results on stdout.
 
-To start quickly it imports no installed package (`-S`) until TensorFlow is needed.
+To start quickly it imports no installed package (`-S`).
 
 python peer_process.py '{"workers": ["127.0.0.1:4321"], "index": 0, "about": {}, "deadline": 5, "timeout": 2}'
 """
 
 import json
-import site
 import socket
 import sys
 import types
@@ -58,8 +57,6 @@ def main(order: dict) -> int:
         elif command == "listen":
             listen(cluster)
             say("listened")
-        elif command == "train":
-            say("trained", train(cluster))
         elif command == "exit":
             break
     return 0
@@ -71,25 +68,6 @@ def listen(cluster: Cluster) -> None:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind((host, int(port)))
         again.listen()
-
-
-def train(cluster: Cluster) -> str:
-    """Runs TensorFlow's own rendezvous on the same addresses, and a sum over all workers."""
-    site.main()
-    sys.modules["keras"] = None
-    import tensorflow as tf
-
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster.spec), task_type="worker", task_id=cluster.index, rpc_layer="grpc"
-    )
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-
-    @tf.function
-    def total() -> tf.Tensor:
-        replica = tf.distribute.get_replica_context
-        return strategy.run(lambda: replica().all_reduce("SUM", tf.constant(1.0 + cluster.index)))
-
-    return str(float(total()))
 
 
 if __name__ == "__main__":

@@ -207,18 +207,6 @@ def test_the_port_can_be_listened_at_again_while_the_connections_stay_open(start
     assert chief.expect("lost") == f"{other.name} ended: for the test"
 
 
-@pytest.mark.long
-def test_tensorflow_takes_over_the_addresses_while_the_connections_stay_open(start):
-    """Every launch of several workers does the same (`tests/launch`)."""
-    workers = met(2, start)
-    for worker in workers:
-        worker.tell("train")
-    for worker in workers:
-        assert worker.expect("trained", within=3 * LONG) == "3.0"
-    workers[1].signal(signal.SIGKILL)
-    assert workers[0].expect("lost").startswith(f"{workers[1].name} was killed")
-
-
 def test_second_chief_finds_the_port_taken(start):
     workers = addresses(2)
     with socket.create_server(("127.0.0.1", int(workers[0].split(":")[1]))):
