@@ -146,11 +146,9 @@ def test_steps_that_overflow_are_not_skipped_steps():
     assert applied == STEPS - 6 == training.variables["optimizer/net/step"].numpy()
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("microbatches", [1, 4])
-def test_replicas_and_microbatches_agree_on_the_scale(replicas, microbatches):
+def test_replicas_and_microbatches_agree_on_the_scale():
     data = steep(_2=8, _3=8, _7=9)
-    training = float16(Steep, replicas, microbatches, data=data)
+    training = float16(Steep, 2, 4, data=data)
     training.train()  # compares the replicas' bits
     assert training.overflowed >= 3
     assert training.variables["loss_scale/net/scale"].numpy() == START / 2**training.overflowed
@@ -274,10 +272,6 @@ EXACT = {
 }
 APART = (ONE_DEVICE, EVERY_REPLICA)
 FORMS = {
-    "weighted": (Wide, {"weighted": True}),
-    "on one device": (Wide, {"places": (ONE_DEVICE, ONE_DEVICE)}),
-    "through": (Wide, {"through": True}),
-    "through, weighted": (Wide, {"through": True, "weighted": True}),
     "through, seldom": (Wide, {"through": True, "every": 2}),
     "through one device": (Wide, {"through": True, "weighted": True, "places": APART}),
     "through, from one device": (Wide, {"through": True, "weighted": True, "places": APART[::-1]}),
@@ -289,7 +283,7 @@ FORMS = {
 }
 
 
-LONG = ("on one device", "through", "through one device", "through, from one device", "summed in bfloat16")
+LONG = ("through one device", "through, from one device", "summed in bfloat16")
 
 
 @pytest.mark.parametrize("form", [pytest.param(x, marks=[pytest.mark.long] if x in LONG else []) for x in FORMS])

@@ -90,7 +90,7 @@ def test_megatrons_layouts_take_two_sums_a_block_forward_and_two_backward(kwargs
 
 @pytest.mark.long
 def test_sharded_rows_of_text_are_joined_nowhere():
-    found = spread(language(), TEXT, MEGATRON, batch=2, model=1)
+    found = spread(language(num_layers=1), TEXT, MEGATRON, batch=2, model=1)
     assert {taken.kind for taken in found.counts} == {"all-reduce"}
     assert not found.unknown
 
