@@ -88,11 +88,18 @@ class Session:
         for text in self.configuration.preferred:
             print(text, flush=True)
 
-    def trainer(self, *, eagerly: bool = False, bound: Callable[[], object] = lambda: None) -> Trainer:
-        """Makes the experiment and its trainer; nothing is written yet.
+    def trainer(
+        self,
+        *,
+        step: int | None = None,
+        eagerly: bool = False,
+        bound: Callable[[], object] = lambda: None,
+        more_hooks: Sequence[hooks.Hook] = (),
+    ) -> Trainer:
+        """Makes the experiment, and the trainer of the stage at `step`; nothing is written yet.
 
-        With `eagerly`, for a session that takes only eager steps, nothing is traced. `bound` is called when gin has
-        the bindings, before anything is made.
+        `None` is the step of the newest checkpoint. With `eagerly`, for a session that takes only eager steps, nothing
+        is traced. `bound` is called when gin has the bindings, before anything is made.
         """
         self.bind(required=[Experiment, Settings])
         bound()
@@ -106,7 +113,16 @@ class Session:
                 from trainers.dry_run.budget import fit_budget
 
                 settings, more["before_tracing"] = fit_budget(experiment, settings, self.workdir)
-            trainer = Trainer(experiment, self.workdir, settings, self.preemption, leave_capsule=leave_capsule, **more)
+            trainer = Trainer(
+                experiment,
+                self.workdir,
+                settings,
+                self.preemption,
+                step=step_of(settings, self.workdir) if step is None else step,
+                leave_capsule=leave_capsule,
+                more_hooks=more_hooks,
+                **more,
+            )
         self._check_worker_strategy()
         self.configuration.check_consumed()
         return trainer
@@ -183,6 +199,12 @@ class Session:
                 "`--mode=train`, or name the run's folder with `--workdir=DIR`."
             )
         return chosen_checkpoint(self.workdir, self.flags.checkpoint, manifest)
+
+
+def step_of(settings: Settings, workdir: Workdir) -> int:
+    """Returns the step of the newest checkpoint, whose stage a run resumes; 0 if the run has one stage."""
+    found = newest_checkpoint(workdir) if settings.stages else None
+    return found.step if found else 0
 
 
 def leave_capsule(context: RunContext, error: TapeloopError, step: int) -> TapeloopError:

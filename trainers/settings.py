@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import gin
 import tensorflow as tf
@@ -38,10 +38,11 @@ class Settings:
 
     A step's examples are divided into `microbatches`, whose gradients are summed before the one update. A
     `memory_budget` per device, such as "8 GiB", chooses their number, and then recomputation:
-    docs/fit-into-memory.md. Intervals are numbers of steps; `None` means only at the end. `chunk_steps` is the number
-    of steps per call from Python (`None`: as many as intervals and memory allow, up to 50). The chunk length affects
-    only rounding, and only if `compile` makes a program of each length. For a slow source, `parallel_calls` chunks are
-    gathered at once: this takes memory, and doesn't change results.
+    docs/fit-into-memory.md. `stages` changes the batch or the source from given steps on:
+    docs/input.md#stages. Intervals are numbers of steps; `None` means only at the
+    end. `chunk_steps` is the number of steps per call from Python (`None`: as many as intervals and memory allow,
+    up to 50). The chunk length affects only rounding, and only if `compile` makes a program of each length. For a
+    slow source, `parallel_calls` chunks are gathered at once: this takes memory, and doesn't change results.
 
     `precision` is the dtype in which phases compute, "float32", "bfloat16" or "float16", or one by phase:
     `{"g": "bfloat16"}`. Variables, losses and sums stay float32. `reduce_gradients_in = "bfloat16"` halves the bytes
@@ -72,6 +73,7 @@ class Settings:
     global_batch_size: int = gin.REQUIRED
     microbatches: int = 1
     memory_budget: str | None = None
+    stages: Mapping[int, Mapping[str, Any]] | None = None
     parallel_calls: int = 1
     chunk_steps: int | None = None
     log_every: int | None = 100
@@ -140,6 +142,8 @@ class Settings:
                 "`Trainer.outer` has no effect without `Trainer.local_steps`, the steps between two of its updates: "
                 "give both, or leave it out."
             )
+        if self.stages is not None:
+            self._check_stages(self.stages)
         if self.chunk_steps is not None:
             self._check_intervals(self.chunk_steps)
 
@@ -184,6 +188,27 @@ class Settings:
         backend.check(assembly, global_batch_size=self.global_batch_size)
         return backend
 
+    def at(self, step: int) -> "Settings":
+        """Returns the settings of the stage that begins or lasts at `step`."""
+        changed = {name: value for name, value in self._changed_at(step).items() if hasattr(self, name)}
+        return dataclasses.replace(self, **changed) if changed else self
+
+    def end_of_stage(self, step: int) -> int:
+        """Returns the step at which the stage of `step` ends."""
+        return min((first for first in self.stages or {} if step < first < self.steps), default=self.steps)
+
+    def said_at(self, step: int) -> str:
+        """Returns a line about the stage that begins or lasts at `step`."""
+        changed = {name: getattr(value, "name", value) for name, value in self._changed_at(step).items()}
+        return f"stage from step {step} on: {', '.join(f'{name} {value}' for name, value in changed.items())}"
+
+    def _changed_at(self, step: int) -> Mapping[str, Any]:
+        if self.stages is None:
+            return {}
+        from trainers.options.stages import settings_at
+
+        return settings_at(self.stages, step)
+
     @property
     def round_steps(self) -> int:
         """Returns how many steps replicas take between two synchronizations."""
@@ -201,6 +226,7 @@ class Settings:
         names = ("log_every", "evaluate_every", "checkpoint_every", "check_replicas_every")
         every = [(f"Trainer.{name}", getattr(self, name)) for name in names]
         every += [(hook.interval_name, hook.every) for hook in self.hooks]
+        every += [("Trainer.stages", first) for first in self.stages or {} if first < self.steps]
         return [(name, steps) for name, steps in every if steps is not None]
 
     def steps_per_chunk(self, step_bytes: int) -> int:
@@ -229,6 +255,16 @@ class Settings:
         check_keeping(kept.every, self.keep_best, checkpoint_every=saved, evaluate_every=evaluated)
         for hook in self.hooks:
             hook.check_kept(kept, saved)
+
+    def _check_stages(self, stages: Mapping[int, Mapping[str, Any]]) -> None:
+        from trainers.options.stages import check_stages
+
+        check_stages(stages)
+        if self.memory_budget is not None:
+            raise ConfigurationError(
+                "`Trainer.memory_budget` chooses `microbatches` for one batch, and `Trainer.stages` changes the batch: "
+                "remove the budget, and give `microbatches` in each stage."
+            )
 
     def _check_intervals(self, chunk_steps: int) -> None:
         for name, every in self.intervals:

@@ -6,19 +6,21 @@ Start reading at `train`. The parts are in `trainers/loop/`, one per file.
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from core import checkpoint
 from core.distribution import Agreement
-from core.errors import NotFiniteError, PreemptedError
+from core.errors import CheckpointError, ConfigurationError, NotFiniteError, PreemptedError
 from core.precision import Precision
 from core.telemetry import Telemetry
 from trainers.evaluation.evaluator import Evaluations, short_name
 from trainers.experiment import Experiment
+from trainers.hooks import Hook
 from trainers.loop.input import Chunks, Input
 from trainers.loop.programs import Program, Programs
 from trainers.loop.recovery import LeaveCapsule, Recovery
@@ -41,16 +43,26 @@ class Trainer:
         settings: Settings,
         preemption: Preemption | None = None,
         *,
+        step: int = 0,
         leave_capsule: LeaveCapsule | None = None,
         before_tracing: Callable[[Callable[[str], object]], object] = lambda note: None,
+        more_hooks: Sequence[Hook] = (),
     ):
-        """`leave_capsule` writes a bad step's failure snapshot, and returns the error with the replay command.
+        """Trains the stage of `Trainer.stages` that begins or lasts at `step`.
 
+        `leave_capsule` writes a bad step's failure snapshot, and returns the error with the replay command.
         `before_tracing` records the choices for these settings, and passes a line about them to its argument.
+        `more_hooks` are called last.
         """
-        self._before_tracing = before_tracing
+        if settings.stages and not experiment.assembly.backend.steps_here:
+            raise ConfigurationError(
+                "`Trainer.stages` is for replicas and meshes, not for parameter servers: leave it out, and resume with "
+                "another `Trainer.global_batch_size` and `--allow_config_change`."
+            )
+        self.end_of_stage, settings = settings.end_of_stage(step), settings.at(step)
+        self._before_tracing, self._leave_capsule, self._more_hooks = before_tracing, leave_capsule, more_hooks
         self.experiment, self.workdir, self.settings = experiment, workdir, settings
-        self.input = Input(experiment, settings)
+        self.input = Input(experiment, settings, step)
         experiment.compute_in(Precision(settings.precision))
         # Before what evaluates: a mistake that both would meet in `loss` is then said of its phase.
         self.train_step = settings.train_step(experiment.assembly, self.input.batch_spec, seed=experiment.seed)
@@ -58,7 +70,7 @@ class Trainer:
         self.evaluations.check_figure(settings.keep.best)
         self.averaged = self.evaluations.readable
         self.input.decode_in(self.train_step)
-        self.hooks = standard_hooks(settings, evaluates=bool(self.evaluations))
+        self.hooks = [*standard_hooks(settings, evaluates=bool(self.evaluations), step=step), *more_hooks]
         self.state = RunState(experiment, workdir, settings, self.train_step, input=self.input, hooks=self.hooks)
         self.progress, self.agreement = self.state.progress, Agreement(experiment.strategy)
         self.telemetry, self.watchdog, self.meter = Telemetry([]), Watchdog(), Meter()
@@ -72,13 +84,14 @@ class Trainer:
         self._run_chunk: Program = self.programs.chunk
         self._chunks, self._reads = Chunks(iter(())), False
         self._evaluated = False  # since the last step
+        self._following: Trainer | None = None  # of the next stage
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def train(
         self, telemetry: Telemetry | None = None, *, once_traced: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Runs to the last step, or until a hook stops the run. Returns the last evaluation."""
+        """Runs to the last step of the stage, or until a hook stops the run. Returns the last evaluation."""
         self.telemetry = telemetry or self.telemetry
         self.hook_calls.check(self)
         with contextlib.ExitStack() as ending:
@@ -94,18 +107,40 @@ class Trainer:
                 self._recovery.begin()
                 self.hook_calls.begin(self)
                 self.meter.restart()
-                while not self.state.finished:
+                while self._lasts:
                     chunks = self._chunks
-                    if self.step + self._left_of_chunk < self.steps and self._preemption.signal is None:
+                    if self.step + self._left_of_chunk < self.end_of_stage and self._preemption.signal is None:
                         chunks.fetch_next(fetching)
                     self.advance(stacked)
-                    if not self.state.finished:
+                    if self._lasts:
                         with self.section("data", "the next chunk of data"):
                             stacked = next(self._chunks)
                         if self._chunks is not chunks:  # read anew, which takes its time as it did at the beginning
                             self.meter.restart()
             self.settle()
         return self.evaluation
+
+    def next_stage(self) -> "Trainer":
+        """Returns the trainer of the stage that follows, with this run's last checkpoint restored."""
+        self.stop_reading()
+        following = Trainer(
+            self.experiment, self.workdir, self.settings, self._preemption,
+            step=self.step,
+            leave_capsule=self._leave_capsule,
+            before_tracing=self._before_tracing,
+            more_hooks=self._more_hooks,
+        )  # fmt: skip
+        following.evaluations, following.averaged = self.evaluations, self.averaged  # traced already
+        self.agreement.barrier()  # the chief has written what all are about to read
+        manifest = checkpoint.newest(self.workdir.checkpoints, up_to=self.step, warn=self.telemetry.warn_once)
+        if manifest is None or manifest.step != self.step:
+            raise CheckpointError(
+                f"the checkpoint of step {self.step}, where a stage of `Trainer.stages` ends, is gone from "
+                f"`{self.workdir.checkpoints}`: run the same command again to go on from the newest one."
+            )
+        following.state.restore(manifest)
+        self._following = following
+        return following
 
     def warm_up(self, stacked: Any) -> None:
         """Traces (and compiles) the program of a chunk, and calls it for zero steps."""
@@ -153,7 +188,7 @@ class Trainer:
 
     def take_steps(self, stacked: Any, count: int, *, run: Program) -> None:
         """Takes the next `count` steps of a chunk with the program `run`, without hooks."""
-        first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.steps)
+        first, end = self.step - self.step % self.input.chunk_steps, min(self.step + count, self.end_of_stage)
         with self.programs.explained():
             run(stacked, self.train_step.backend.handed(tf.constant([first, self.step, end], tf.int64)))
         self.meter.add(end - self.step)
@@ -167,14 +202,21 @@ class Trainer:
             yield
 
     def stop_reading(self) -> None:
-        """Stops prefetching: nothing is trained afterwards."""
+        """Stops prefetching, also of later stages: nothing is trained afterwards."""
         self._chunks.close()
+        if self._following:
+            self._following.stop_reading()
 
     def _read_on(self) -> Chunks:
         """Restarts the input at the current step."""
         self._chunks = self.input.chunks_from(self.step, alive=self.watchdog.alive)
         self._reads = True
         return self._chunks
+
+    @property
+    def _lasts(self) -> bool:
+        """Returns whether the stage has more steps."""
+        return self.step < self.end_of_stage and not self.state.finished
 
     @property
     def _left_of_chunk(self) -> int:

@@ -55,14 +55,14 @@ class Deep(Small):
 POINTS, HELD_OUT = point_source(600), point_source(360, seed=1)
 
 
-def make(tmp_path, name="run", *, task=Small, source=POINTS, strategy=None, preemption=None, **settings):
+def make(tmp_path, name="run", *, task=Small, source=POINTS, strategy=None, preemption=None, step=0, **settings):
     workdir = Workdir(tmp_path / name)
     workdir.create()
     held_out = {name: settings.pop(name) for name in ("eval_source", "eval_sources") if name in settings}
     experiment = Experiment(task=task, train_source=source, strategy=strategy, **held_out)
     settings = {"steps": 40, "global_batch_size": 32, "chunk_steps": 10, "log_every": 20, **settings}
     settings = {"evaluate_every": None, "checkpoint_every": None, **settings}
-    return Trainer(experiment, workdir, Settings(**settings), preemption, leave_capsule=leaving_capsule)
+    return Trainer(experiment, workdir, Settings(**settings), preemption, step=step, leave_capsule=leaving_capsule)
 
 
 def newest(trainer, **choice):

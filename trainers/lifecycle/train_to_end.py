@@ -94,25 +94,37 @@ def warm_start(trainer: Trainer) -> str | None:
     return begun.line
 
 
-def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quiet: bool = False) -> None:
-    """Trains or resumes up to the last step, and writes a `result.json` however the run ends."""
+def run_training(trainer: Trainer, start: Start, preemption: Preemption, *, quiet: bool = False) -> Trainer:
+    """Trains or resumes up to the last step, and writes a `result.json` however the run ends.
+
+    Returns the trainer of the run's last stage.
+    """
+    following: Trainer | None = trainer
     try:
-        with preemption.obeyed(), ending_where_it_hangs(trainer, functools.partial(_write_failure, trainer, start)):
-            _train(trainer, start, quiet=quiet)
+        with preemption.obeyed():
+            while following:
+                trainer = following
+                with ending_where_it_hangs(trainer, functools.partial(_write_failure, trainer, start)):
+                    following = _train(trainer, start, quiet=quiet)
     except BaseException as error:
         with after(error):
             _write_failure(trainer, start, exit_code=exit_code_of(error), reason=reason_of(error))
         raise
+    return trainer
 
 
-def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
-    manifest = start.claim()
+def _train(trainer: Trainer, start: Start, *, quiet: bool) -> Trainer | None:
+    """Trains one stage. Returns the trainer of the next, or None at the end of the run."""
     workdir = trainer.workdir
-    with naming_lost_peers():
-        beginning = begin(trainer, manifest, restart_optimizer=start.restart_optimizer)
-    if trainer.state.finished:
-        _end_again(trainer, quiet=quiet)
-        return
+    if start.began:  # an earlier stage of this process
+        beginning = Beginning([trainer.settings.said_at(trainer.step)], to_save=False)
+    else:
+        manifest = start.claim()
+        with naming_lost_peers():
+            beginning = begin(trainer, manifest, restart_optimizer=start.restart_optimizer)
+        if trainer.state.finished:
+            _end_again(trainer, quiet=quiet)
+            return None
     telemetry = _telemetry(trainer, quiet=quiet)
     for line in beginning.lines:
         telemetry.note(line)
@@ -126,7 +138,8 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
         membership.last_words = last_words
 
     def once_traced() -> None:
-        start.record(trainer.step)
+        if not start.began:
+            start.record(trainer.step)
         if beginning.to_save:
             with trainer.section("save", "the first checkpoint"):
                 trainer.save()
@@ -144,10 +157,13 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> None:
     with trainer.section("save", "the end of the run"):
         telemetry.close()
         workdir.check_there()
+        if not trainer.state.finished:
+            return trainer.next_stage()
         _write_success(trainer)
         trainer.agreement.barrier()  # no worker exits before all have finished
     if is_chief() and not quiet:
         print(f"finished: {_how(trainer)}, in `{workdir.named}`", flush=True)
+    return None
 
 
 def _telemetry(trainer: Trainer, *, quiet: bool) -> Telemetry:

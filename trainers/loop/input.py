@@ -14,7 +14,7 @@ from core.data.pipeline import rows_of
 from core.data.replicas import per_replica_spec
 from core.distribution import Agreement
 from core.engine import TrainStep
-from core.errors import DataError, NoRoomError
+from core.errors import CheckpointError, ConfigurationError, DataError, NoRoomError
 from core.machine import machine_memory
 from core.task import Batch
 from trainers.errors.tensorflow import explained
@@ -62,10 +62,12 @@ class Input:
     """The training batches of a run, which the step number alone determines.
 
     `origin` counts the examples consumed before step 0. It differs from 0 after a resume with another batch size.
+    The source is that of the stage which begins or lasts at `step`.
     """
 
-    def __init__(self, experiment: Experiment, settings: Settings):
-        self.source, self.strategy = experiment.train_source, experiment.strategy
+    def __init__(self, experiment: Experiment, settings: Settings, step: int = 0):
+        by_step = _sources(experiment, settings)
+        self.source, self.strategy = by_step[max(first for first in by_step if first <= step)], experiment.strategy
         self.global_batch_size = settings.global_batch_size
         row_bytes = sum(spec.dtype.size * spec.shape.num_elements() for spec in self.source.spec.values())
         self.chunk_steps = settings.steps_per_chunk(self.global_batch_size * row_bytes)
@@ -77,9 +79,15 @@ class Input:
                 f"{memory / 2**30:,.0f} GiB. Use a smaller batch, or a smaller `Trainer.chunk_steps`."
             )
         self.backend = experiment.assembly.backend
-        self.backend.check_rows(self.global_batch_size, settings.microbatches, what="`Trainer.global_batch_size`")
+        self._check_rows(settings, step)
+        self._first_step = max(first for first in [0, *(settings.stages or {})] if first <= step)
         self.origin = 0
-        self.description = self.source.description()  # by which a run that resumes recognises its source
+        # By which a run that resumes recognises its sources.
+        self.description = {
+            f"{key} from step {first} on" if first else key: value
+            for first, source in by_step.items()
+            for key, value in source.description().items()
+        }
         self._agreement = Agreement(self.strategy)
         self._synthetic = experiment.synthetic
         self.decode: Callable[[Batch], Batch] | None = None
@@ -94,6 +102,11 @@ class Input:
 
     def chunks_from(self, step: int, *, alive: Callable[[], object] = lambda: None) -> "Chunks":
         """Returns the chunks from the one that contains `step`. Calls `alive` while it seeks."""
+        if step < self._first_step:
+            raise CheckpointError(
+                f"the stage of `Trainer.stages` begins at step {self._first_step}, and its checkpoint is gone: step "
+                f"{step} is of an earlier stage. Run the command in the workdir, which resumes from there."
+            )
         # Meshes and servers copy each chunk to devices, in order with their other operations.
         return Chunks(self._stacked_from(step, alive), by_any_thread=self.backend.handed_over_by_any_thread)
 
@@ -155,6 +168,18 @@ class Input:
         self.origin += examples - self.examples_before(step)
         self._reader.load(kept, examples)
 
+    def _check_rows(self, settings: Settings, step: int) -> None:
+        """Checks the batches of all later stages as well, because no run should end at a border."""
+        self.backend.check_rows(self.global_batch_size, settings.microbatches, what="`Trainer.global_batch_size`")
+        for first in (first for first in settings.stages or {} if first > step):
+            stage = settings.at(first)
+            rows, microbatches = stage.global_batch_size, stage.microbatches
+            try:
+                self.backend.check_rows(rows, microbatches, what="`global_batch_size`")
+                rows_of(rows, microbatches, self.strategy.num_replicas_in_sync)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"in the stage of `Trainer.stages` from step {first} on, {error}") from None
+
     def _read_as(self, step: int) -> int:
         """Returns the step whose examples `step` reads. Synthetic input repeats its first chunk."""
         return step % self.chunk_steps if self._synthetic else step
@@ -181,6 +206,15 @@ def decoder_of(source: Source | Stream, settings: Settings, train_step: TrainSte
     if isinstance(source, Stream) or settings.compile not in (XLA, AUTO) or not train_step.one_program:
         return None
     return source.kept.decode if source.kept else None
+
+
+def _sources(experiment: Experiment, settings: Settings) -> dict[int, Source | Stream]:
+    """Returns the sources of the run's stages by first step."""
+    if settings.stages is None:
+        return {0: experiment.train_source}
+    from trainers.options.stages import sources
+
+    return sources(experiment.train_source, settings.stages)
 
 
 def reader_of(source: Source | Stream, settings: Settings, *, seed: int, as_kept: bool = False) -> Reader:

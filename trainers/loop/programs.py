@@ -53,7 +53,7 @@ class Programs:
         """Translates TensorFlow's errors from a chunk of steps for the user."""
         experiment = self.context.experiment
         repeatable = repeatable_or_refused(experiment.deterministic)
-        with explained(experiment.train_source), repeatable, compiled_or_refused():
+        with explained(self.context.state.input.source), repeatable, compiled_or_refused():
             yield
 
     def tell(self, telemetry: Telemetry, seconds: float) -> None:

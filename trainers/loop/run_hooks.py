@@ -107,9 +107,16 @@ class CheckReplicas(Hook):
 
 
 class SaveCheckpoint(Hook):
-    """Saves a checkpoint."""
+    """Saves a checkpoint, also where a stage of the run ends."""
 
     section = "save"
+
+    def __init__(self, every: int | None, end_of_stage: int):
+        super().__init__(every)
+        self._end_of_stage = end_of_stage
+
+    def due(self, step: int, steps: int) -> bool:
+        return step == self._end_of_stage or super().due(step, steps)
 
     def __call__(self, run: Run) -> None:
         run.save()
@@ -126,15 +133,18 @@ class KillAfter(Hook):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def standard_hooks(settings: Settings, *, evaluates: bool) -> list[Hook]:
-    """Lists the hooks of a run in order. The user's hooks come after the metric line, and before saving."""
+def standard_hooks(settings: Settings, *, evaluates: bool, step: int = 0) -> list[Hook]:
+    """Lists the hooks of the run's stage at `step`, in order.
+
+    The user's hooks come after the metric line, and before saving.
+    """
     divergence = Divergence()
     hooks: list[Hook] = [LogMetrics(settings.log_every, divergence), *settings.hooks]
     if evaluates:
         hooks.append(Evaluate(settings.evaluate_every, divergence))
     if settings.check_replicas_every:
         hooks.append(CheckReplicas(settings.check_replicas_every))
-    return [*hooks, SaveCheckpoint(settings.checkpoint_every)]
+    return [*hooks, SaveCheckpoint(settings.checkpoint_every, settings.end_of_stage(step))]
 
 
 def chunk_hooks(

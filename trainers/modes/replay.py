@@ -28,7 +28,7 @@ def run(session: Session) -> int:
     Returns the exit code of the original, failed run, or 0 if the replayed step is finite.
     """
     capsule = read_capsule(Path(session.flags.capsule))
-    trainer = session.trainer()
+    trainer = session.trainer(step=capsule.step)
     backend = trainer.train_step.backend
     if not backend.steps_together:
         raise ConfigurationError(

@@ -15,9 +15,8 @@ def run(session: Session) -> int:
         return take_eager_step(session)
     try:
         with session.preemption.obeyed():
-            trainer = session.trainer()
-            if session.flags.kill_after_step is not None:
-                trainer.hooks.append(KillAfter(session.flags.kill_after_step))
+            kill = session.flags.kill_after_step
+            trainer = session.trainer(more_hooks=[] if kill is None else [KillAfter(kill)])
             start = session.start(trainer)
     except BaseException as error:
         with after(error):

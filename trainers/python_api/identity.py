@@ -64,6 +64,8 @@ def described(experiment: Experiment, settings: Settings) -> dict[str, str]:
         value = getattr(settings, field.name)
         if isinstance(value, Transform):
             value = ", ".join(_names(value))
+        if field.name == "stages" and value is not None:
+            value = {step: {name: _plain(x) for name, x in changes.items()} for step, changes in value.items()}
         if field.name != "hooks" and value != field.default:
             found[f"Trainer.{field.name}"] = text(value)
     for phase, optimizer in experiment.assembly.optimizers.items():
@@ -71,6 +73,10 @@ def described(experiment: Experiment, settings: Settings) -> dict[str, str]:
         if rates := _rates(optimizer):
             found[f"{phase}.learning_rate"] = text(rates)
     return found
+
+
+def _plain(value: Any) -> Any:
+    return _source(value) if isinstance(value, Source | Stream) else value
 
 
 def _source(source: Source | Stream) -> str:

@@ -19,7 +19,7 @@ from trainers.process.signals import Preemption
 from trainers.python_api.identity import described, python_identity, read_python_identity
 from trainers.python_api.load import LoadedRun
 from trainers.runs.read import read_run
-from trainers.session import changeable, leave_capsule
+from trainers.session import changeable, leave_capsule, step_of
 from trainers.settings import Settings
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir, named_folder
@@ -43,7 +43,8 @@ def train(
     folder, fitted, more = Workdir(named_folder(workdir)), settings, dict[str, Any]()
     if settings.memory_budget is not None:
         fitted, more["before_tracing"] = fit_budget(experiment, settings, folder)
-    trainer = Trainer(experiment, folder, fitted, preemption, leave_capsule=leave_capsule, **more)
+    step = step_of(fitted, folder)
+    trainer = Trainer(experiment, folder, fitted, preemption, step=step, leave_capsule=leave_capsule, **more)
     own = python_identity(experiment, settings, changeable(trainer))
     configured = Configured(
         identity=own,
@@ -58,15 +59,15 @@ def train(
     )
     start = _Fresh(trainer.workdir, configured, experiment, settings)
     try:
-        run_training(trainer, start, preemption, quiet=quiet)
-        manifest = newest_checkpoint(trainer.workdir)
+        last = run_training(trainer, start, preemption, quiet=quiet)
+        manifest = newest_checkpoint(folder)
     finally:
         trainer.stop_reading()
-        trainer.workdir.release()
+        folder.release()
     assert manifest is not None  # a run saves at its end
-    trainer.averaged.update()
-    path = trainer.workdir.path
-    return LoadedRun(path, trainer.step, trainer.averaged.task, experiment, read_run(path).figures, manifest, None)
+    last.averaged.update()
+    path = folder.path
+    return LoadedRun(path, last.step, last.averaged.task, experiment, read_run(path).figures, manifest, None)
 
 
 class _Fresh(Start):
