@@ -21,6 +21,7 @@ from trainers.experiment import Experiment
 WORDS = 50
 PARTS = 3  # of the optimizers: the time to trace a step grows faster than its phases
 DIVIDED = "words, their gradients divided by their age"
+NARROW_SLOTS = "rules with narrow slots"
 
 
 class Words(Task):
@@ -58,15 +59,26 @@ class Parameters(Module):
         self.scale = tf.Variable(1.0)
 
 
+def part_of_the_rules(first):
+    """Returns every `PARTS`th optimizer."""
+    from tests.conformance.optimizer_rows import OPTIMIZERS  # with its peers: it takes long
+
+    served = [row for row in OPTIMIZERS if row.part != "sophia"]  # servers refuse it by name
+    return [row.make() for row in served[first::PARTS]]
+
+
+def rules_with_narrow_slots():
+    from tests.conformance.narrow_rows import NARROW
+
+    return [row.make() for row in NARROW if row.part == "adamw"]
+
+
 class Rules(Task):
-    """Trains every `PARTS`th optimizer on separate parameters: least squares, one update after the other."""
+    """Trains optimizers on separate parameters: least squares, one update after the other."""
 
-    def __init__(self, *, rng, first):
+    def __init__(self, *, rng, rules):
         super().__init__()
-        from tests.conformance.optimizer_rows import OPTIMIZERS  # with its peers: it takes long
-
-        served = [row for row in OPTIMIZERS if row.part != "sophia"]  # servers refuse it by name
-        self._rules = [row.make() for row in served[first::PARTS]]
+        self._rules = rules()
         self.nets = [Parameters() for _ in self._rules]
 
     def phases(self):
@@ -97,7 +109,13 @@ def words():
 
 
 TASKS = {
-    **{f"rules_{i}": (functools.partial(Rules, first=i), lambda: numbers(x=[6], y=[])) for i in range(PARTS)},
+    **{
+        name: (functools.partial(Rules, rules=rules), lambda: numbers(x=[6], y=[]))
+        for name, rules in {
+            **{f"rules_{i}": functools.partial(part_of_the_rules, i) for i in range(PARTS)},
+            NARROW_SLOTS: rules_with_narrow_slots,
+        }.items()
+    },
     "ragged_dropout": (Ragged, lambda: toy_batch(ROWS)),
     "batch_norm": (Synchronised, lambda: toy_batch(ROWS)),
     "words": (functools.partial(Words, rare=chain(adam(0.01), ema(0.9))), words),

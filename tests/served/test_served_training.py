@@ -2,8 +2,6 @@
 
 import contextlib
 
-import pytest
-
 from tests.commands import run
 from tests.served.lab import RUNTIME, Served, counting, figures, flags, hashes, values
 
@@ -47,17 +45,6 @@ def test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit(tmp_path):
         assert [line[name] for line in figures(mixed)] == [line[name] for line in figures(whole)]
     assert figures(mixed, "eval")[-1:] == figures(whole, "eval")
     assert [line.get("staleness_max") for line in figures(mixed)] == [None, 0.0, None]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("slots", ["bfloat16", "int8"])
-def test_narrow_slots_on_servers_are_those_of_one_device(slots, tmp_path):
-    bindings, name = ("steps = 10", "warmup_cosine.warmup_steps = 5", f"adamw.slots = '{slots}'"), "digits_mlp"
-    with Served(tmp_path, servers=2) as served:
-        done = served.train(*flags(*bindings, workdir=tmp_path / "served", name=name, files=[RUNTIME]))
-    assert done.returncode == 0, done.stderr
-    assert run(*flags(*bindings, workdir=tmp_path / "alone", name=name), cwd=tmp_path).returncode == 0
-    assert hashes(tmp_path / "served") == hashes(tmp_path / "alone")
 
 
 NORMALISED = """
