@@ -31,6 +31,7 @@ def one_of_each_task():
 TASKS = one_of_each_task()
 CORNERS = {  # replicas and microbatches, if not two of each
     "CycleGan": (2, 1),
+    "Ddpm": (2, 1),
     "Gan": (4, 1),
     "LinearClassifier": (4, 1),
     "Pix2Pix": (2, 1),

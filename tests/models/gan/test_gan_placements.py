@@ -4,7 +4,6 @@ import pytest
 
 from core.errors import ConfigurationError
 from core.losses import adversarial as games
-from core.optimizers import adam
 from core.task import ONE_DEVICE
 from core.testing import assemble, on_virtual_cpus
 from models import BatchNormGan
@@ -36,13 +35,6 @@ def test_replicas_microbatches_and_placements_change_nothing(settings):
     where = {name: x for name, x in settings.items() if name in ("placements", "one_device")}
     task = made(**{name: x for name, x in settings.items() if name not in where})
     assert_same(train(task, DATA, 2, 2, steps=4, **where), train(task, DATA, 1, 1, steps=4))
-
-
-@pytest.mark.long
-def test_batch_norm_is_over_all_replicas():
-    task = made(BatchNormGan, networks=tiny_dcgan("batch"), d_optimizer=adam(0.01))
-    alone, shared = (train(task, DATA, replicas, 1, steps=4) for replicas in (1, 2))
-    assert_same(shared, alone)
 
 
 def test_unknown_phase_cannot_be_placed():
