@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from core.data import ArraySource
+from core.errors import ConfigurationError
 from core.testing import Run, on_virtual_cpus, on_virtual_mesh
 from tests.commands import CHECKOUT, CONFIGS, refused
 from tests.models.test_invariance import TINY
 from tools.invariance.stand_ins import write_images
-from tools.invariance.subjects import CHANGES, REFUSED_ON_MESHES, config_names, configured
+from tools.invariance.subjects import CHANGES, LAYOUTS, REFUSED_ON_MESHES, config_names, configured
 from trainers.evaluation.evaluator import Evaluator
 
 SMALL = {
@@ -16,9 +17,9 @@ SMALL = {
     "digits_conditional_gan": TINY["digits_gan"],
     "digits_dcgan": ("dcgan_networks.channels = [4, 8]", "Gan.latent_size = 4"),
 }
-# The tasks of `digits_linear` and `digits_mlp`, on other data. `tests/models/language/test_on_meshes.py` trains both
-# shapes of language model, and `text_tiny` by the command.
-REPEATED = {"mnist_linear", "mnist_mlp", *(name for name in config_names() if name.startswith("text_"))}
+# `digits_conditional_gan` is a `digits_gan` with more in it, and has its layouts here. `tests/models/language/
+# test_on_meshes.py` trains both shapes of language model, and `text_tiny` by the command.
+REPEATED = {"mnist_linear", "mnist_mlp", "digits_gan", *(name for name in config_names() if name.startswith("text_"))}
 
 
 @pytest.mark.long
@@ -29,7 +30,9 @@ def test_configuration_is_the_same_on_a_mesh(name, tmp_path):
     batch = {key: np.asarray(x) for key, x in subject.batch.items()}
     held_out = ArraySource({key: x[:12] for key, x in batch.items()}, name="held out")
     outcomes, evaluations = [], []
-    for strategy in (on_virtual_cpus(1), on_virtual_mesh(2, 2, subject.layouts)):
+    layouts = LAYOUTS.get(name.replace("conditional_", ""), ())
+    mesh = on_virtual_mesh(2, 2 if layouts else 1, layouts)
+    for strategy in (on_virtual_cpus(1), mesh):
         experiment = subject.experiment(strategy)
         outcomes.append(Run(experiment.assembly, batch).train(2))
         evaluations.append(Evaluator(experiment, held_out, global_batch_size=8).evaluate())
@@ -45,12 +48,23 @@ def test_configuration_is_the_same_on_a_mesh(name, tmp_path):
     assert evaluations[1] == pytest.approx(evaluations[0], rel=1e-5, abs=1e-5)
 
 
-ELSEWHERE = ("digits_ddpm", "cyclegan", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica")
+@pytest.mark.long
+def test_evaluation_that_cannot_be_on_a_mesh_is_refused(tmp_path):
+    subject = configured(CONFIGS / "digits_ddpm.gin", tmp_path, SMALL["digits_ddpm"])
+    experiment = subject.experiment(on_virtual_mesh(2, 1))
+    with pytest.raises(ConfigurationError, match=REFUSED_ON_MESHES["digits_ddpm"]):
+        Evaluator(experiment, experiment.eval_source).evaluate()
+
+
+ELSEWHERE = ("cyclegan", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long if name in ELSEWHERE else []) for name in sorted(REFUSED_ON_MESHES)],
+    [
+        pytest.param(name, marks=pytest.mark.long if name in ELSEWHERE else [])
+        for name in sorted({*REFUSED_ON_MESHES} - {"digits_ddpm"})
+    ],
 )
 def test_configuration_that_cannot_be_on_a_mesh_is_refused(name, tmp_path):
     flags = [f"--gin_file={CONFIGS / path}.gin" for path in (name, "runtime/mesh")]

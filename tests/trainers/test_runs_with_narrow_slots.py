@@ -1,13 +1,19 @@
 """Narrow optimizer slots with the command: resumed runs, replicas, losses, refusals, and what the modes say."""
 
+import functools
+
 import pytest
 
+from core.data import digits
+from core.optimizers import adamw, warmup_cosine
+from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, passed, refused
 from tests.trainers.resume_lab import killed_after, outcome
+from tests.trainers.trainer_lab import make, train
 
 MLP = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}"]
-INTERVALS = {"log_every": 50, "checkpoint_every": 50, "evaluate_every": 100}
-SHORT = ["--gin_param=steps = 100", "--gin_param=warmup_cosine.warmup_steps = 10"]
+INTERVALS = {"log_every": 10, "checkpoint_every": 10, "evaluate_every": 20}
+SHORT = ["--gin_param=steps = 20", "--gin_param=warmup_cosine.warmup_steps = 10"]
 FLAGS = [*MLP, *SHORT, *(f"--gin_param=Trainer.{name} = {n}" for name, n in INTERVALS.items())]
 MIRRORED = [f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}", "--gin_param=mirrored.replicas = 2"]
 DTYPES = pytest.mark.parametrize("slots", ["bfloat16", "int8"])
@@ -18,14 +24,13 @@ def slots_of(dtype):
 
 
 @pytest.mark.long
-@DTYPES
-@pytest.mark.parametrize("strategy", [[], MIRRORED], ids=["one", "two"])
-def test_killed_run_resumes_to_the_same_bits(strategy, slots, tmp_path):
-    flags = [*FLAGS, *strategy, slots_of(slots), "--gin_param=Trainer.check_replicas_every = 50"]
-    passed(*flags, "--workdir=whole", cwd=tmp_path)
-    killed_after(tmp_path / "whole", 50, tmp_path)
-    done = passed(*flags, "--workdir=killed", cwd=tmp_path)
-    assert "resuming from step 50" in done.stdout
+def test_killed_run_resumes_to_the_same_bits_and_with_no_other_dtype(tmp_path):
+    flags = [*FLAGS, *MIRRORED, "--gin_param=Trainer.check_replicas_every = 10"]
+    passed(*flags, slots_of("int8"), "--workdir=whole", cwd=tmp_path)
+    killed_after(tmp_path / "whole", 10, tmp_path)
+    refused(*flags, "--workdir=killed", cwd=tmp_path, exit_code=2, says=["- adamw.slots = 'int8'"])
+    done = passed(*flags, slots_of("int8"), "--workdir=killed", cwd=tmp_path)
+    assert "resuming from step 10" in done.stdout
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
@@ -33,30 +38,22 @@ def test_killed_run_resumes_to_the_same_bits(strategy, slots, tmp_path):
 def test_killed_local_steps_resume_to_the_same_bits(tmp_path):
     local = [*FLAGS, *MIRRORED, slots_of("bfloat16"), "--gin_param=Trainer.local_steps = 5"]
     passed(*local, "--workdir=whole", cwd=tmp_path)
-    killed_after(tmp_path / "whole", 50, tmp_path)
+    killed_after(tmp_path / "whole", 10, tmp_path)
     passed(*local, "--workdir=killed", cwd=tmp_path)
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.long
 def test_loss_is_within_a_hundredth_of_that_of_float32_slots(tmp_path):
-    steps = [*FLAGS, "--gin_param=steps = 300", "--gin_param=Trainer.log_every = 300"]
-    losses = {}
-    for slots in ("float32", "bfloat16", "int8"):
-        passed(*steps, slots_of(slots), f"--workdir={slots}", cwd=tmp_path)
-        step, _, lines = outcome(tmp_path / slots)
-        assert step == 300
-        losses[slots] = next(line["loss"] for line in lines if line["split"] == "train")
-    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.01)
-    assert losses["int8"] == pytest.approx(losses["float32"], rel=0.01)
+    def loss(slots):
+        rate = warmup_cosine(3e-3, warmup_steps=10, total_steps=300)
+        task = functools.partial(MlpClassifier, sizes=[64, 128, 10], optimizer=adamw(rate, slots=slots))
+        trainer = make(tmp_path, slots, task=task, source=digits(), steps=300, chunk_steps=50, log_every=300)
+        return train(trainer)[0][2]["loss"]
 
-
-@pytest.mark.long
-@DTYPES
-def test_another_dtype_on_resume_is_a_change_of_configuration(slots, tmp_path):
-    passed(*FLAGS, "--workdir=run", cwd=tmp_path)
-    says = ["adamw.slots"]
-    refused(*FLAGS, slots_of(slots), "--gin_param=steps = 150", "--workdir=run", cwd=tmp_path, exit_code=2, says=says)
+    expected = pytest.approx(loss("float32"), rel=0.01)
+    assert loss("bfloat16") == expected
+    assert loss("int8") == expected
 
 
 @DTYPES
