@@ -25,20 +25,19 @@ def measured(task, strategy, microbatches):
 
 def model(*, no_decay=(), **kwargs):
     return LanguageModel(
-        rng=Rng.from_seed(0), vocabulary=50, context=64, num_layers=7, size=64, num_heads=2,
+        rng=Rng.from_seed(0), vocabulary=50, context=64, num_layers=6, size=64, num_heads=2,
         optimizer=chain(clip_by_global_norm(1.0), adamw(0.1, no_decay=no_decay)), **kwargs,
     )  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("microbatches", "recompute"), [(2, False), (1, True)])
-def test_all_blocks_are_counted(microbatches, recompute):
+def test_all_blocks_are_counted():
     strategy = on_virtual_cpus(1)
     with shapes_only():
-        task = assemble_task(lambda: model(recompute=recompute), strategy)
-    found = Repeats(task).counted(lambda: measured(task, strategy, microbatches))
-    whole = measured(task, strategy, microbatches)
-    assert len(task.net.blocks) == 7
+        task = assemble_task(lambda: model(recompute=True), strategy)
+    found = Repeats(task).counted(lambda: measured(task, strategy, 2))
+    whole = measured(task, strategy, 2)
+    assert len(task.net.blocks) == 6
     assert found.standing == whole.standing
     assert dict(found.held) == pytest.approx(dict(whole.held), rel=0.02, abs=100_000)
 
@@ -61,7 +60,12 @@ def test_blocks_with_marks_of_their_own_are_all_traced(marked):
 def test_a_pattern_may_name_a_block_that_would_be_left_out():
     strategy = on_virtual_cpus(1)
     with shapes_only():
-        task = assemble_task(lambda: model(no_decay=["blocks/6/*"]), strategy)
+        task = assemble_task(lambda: model(no_decay=["blocks/5/*"]), strategy)
     repeats = Repeats(task)
     assert repeats.found
-    assert repeats.counted(lambda: measured(task, strategy, 1)) == measured(task, strategy, 1)
+
+    def slots():
+        with shapes_only():
+            return assemble(lambda: task, strategy).variables.keys()
+
+    assert repeats.counted(slots) == slots()
