@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,22 @@ BLOCK = re.compile(
     r"(\n\n!\[[^]]*\]\(pictures/(?P<picture>\S+)\))?",
     re.DOTALL,
 )
+SMALLER = {  # shipped files as pages' commands get them in tests
+    "configs/digits_mlp.gin": [("steps = 3000", "steps = 1000")],
+    "configs/digits_convnet.gin": [("channels = [32, 64]", "channels = [4, 8]")],
+    "configs/text_70b.gin": [("num_layers = 80", "num_layers = 2")],
+    "configs/text_tiny.gin": [
+        ("num_layers = 2", "num_layers = 1"),
+        ("steps = 400", "steps = 50"),
+        ("Trainer.hooks = [@Texts()]", ""),
+        ("Texts.every = 200", ""),
+        ('Texts.prompts = ["The "]', ""),
+    ],
+    "examples/inner_loop/inner_loop.gin": [("steps = 600", "steps = 60")],
+    "examples/mean_teacher/mean_teacher.gin": [("steps = 600", "steps = 60")],
+    "examples/ring/ring.gin": [("steps = 2000", "steps = 100")],
+    "examples/spiral/spiral.gin": [("steps = 1000", "steps = 200")],
+}
 PART = re.compile(r"<!-- part of: (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
 
 
@@ -35,10 +52,22 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(found["text"], name, found["source"], found["picture"])
 
 
-def commands(page: str, folder: Path) -> Iterator[Block]:
-    """Writes the files of a page into a new folder, and yields the commands to run there, in order."""
+def commands(page: str, folder: Path, *, smaller: bool = False) -> Iterator[Block]:
+    """Writes the files of a page into a new folder, and yields the commands to run there, in order.
+
+    `smaller` makes shipped networks smaller, and trainings shorter, where the page sets neither.
+    """
     for name in ("configs", "examples"):
-        os.symlink(CHECKOUT / name, folder / name)
+        if smaller:
+            shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+        else:
+            os.symlink(CHECKOUT / name, folder / name)
+    for name, changes in SMALLER.items() if smaller else ():
+        text = (folder / name).read_text()
+        for shipped, small in changes:
+            assert text.count(f"{shipped}\n") == 1, f"{name} doesn't say `{shipped}`"
+            text = text.replace(f"{shipped}\n", f"{small}\n")
+        (folder / name).write_text(text)
     for block in blocks(page):
         if block.file:
             (folder / block.file).write_text(block.text)

@@ -37,13 +37,14 @@ READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOU
 def test_page_runs_from_top_to_bottom(page, tmp_path):
     """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
     with fork_server().listening(tmp_path / "listening") as python:
-        for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path):
+        for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path, smaller=True):
             done = run_block(block.text, tmp_path, python)
             assert done.returncode == 0, (block.text, done.stdout[-2000:], done.stderr[-2000:])
 
 
 def run_block(text, folder, python):
-    settings = {"env": environment(), "capture_output": True, "text": True, "timeout": 600, "check": False}
+    variables = {**environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    settings = {"env": variables, "capture_output": True, "text": True, "timeout": 600, "check": False}
     return subprocess.run(bash(text, python), cwd=folder, **settings)
 
 
