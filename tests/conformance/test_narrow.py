@@ -283,7 +283,7 @@ def test_penalties_of_a_narrow_critic_are_float32(dtype: tf.DType) -> None:
         np.testing.assert_allclose(penalty, [expected] * 4, rtol=0, atol=4.0 * ROUNDING[dtype] * square)
 
 
-# Of few rows, test_metrics.py compares any dtype with float32, and float32 with the peer. These peers are slow, and the
+# test_metrics.py compares any dtype with float32 on few rows, and float32 with the peer. These peers are slow, and the
 # metrics have one value per example, or count.
 SHORT = ("ssim", "AUC", "in_manifold", "top_k_accuracy", "accuracy", "psnr")
 
