@@ -14,6 +14,20 @@ from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
 from trainers.modes.tune import refuse_what_cannot_be_tried
 
 DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
+HASTY = """
+from trainers.performance.tune import contest, trial
+
+contest.SECONDS = 2.0
+trial.TURN_SECONDS = 0.05
+trial.PATIENCE_SECONDS = 0.4
+"""
+
+
+@pytest.fixture
+def hasty(tmp_path):
+    """Returns the flag of a gin file with which a tuning takes a fifth of its time."""
+    (tmp_path / "hasty.py").write_text(HASTY)
+    return gin(tmp_path, "import hasty\n", name="hasty.gin")
 
 
 def tune(tmp_path, *flags):
@@ -26,8 +40,8 @@ def files(folder):
 
 
 @pytest.mark.long
-def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
-    few = ["--gin_param=Trainer.steps = 200", "--gin_param=Trainer.chunk_steps = 1"]
+def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(hasty, tmp_path):
+    few = [hasty, "--gin_param=Trainer.steps = 200", "--gin_param=Trainer.chunk_steps = 1"]
     assert run(DIGITS, *few, "--workdir=run", cwd=tmp_path).returncode == 0
     before = files(tmp_path / "run")
     said, found = tune(tmp_path, DIGITS, *few)
@@ -45,7 +59,7 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(tmp_path):
     (line,) = (line for line in found["lines"] if line.startswith("Trainer.chunk_steps = "))
     assert line in said
     pasted = [f"--gin_param={line}" for line in found["lines"]]
-    passed(DIGITS, few[0], *pasted, "--workdir=other", cwd=tmp_path)
+    passed(DIGITS, *few[:2], *pasted, "--workdir=other", cwd=tmp_path)
 
 
 @pytest.mark.long
@@ -64,8 +78,8 @@ def test_a_source_that_is_slow_comes_first_and_what_xla_refuses_is_named(tmp_pat
 
 
 @pytest.mark.long
-def test_workers_tune_together_and_the_first_tells(tmp_path):
-    files = [DIGITS, f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"]
+def test_workers_tune_together_and_the_first_tells(hasty, tmp_path):
+    files = [DIGITS, f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}", hasty]
     few = ["--gin_param=Trainer.chunk_steps = 1"]
     done = passed("--workers=2", "--", *files, *few, "--mode=tune", "--workdir=run", cwd=tmp_path, run=launch)
     found = json.loads((tmp_path / "run" / "tune.json").read_text())
