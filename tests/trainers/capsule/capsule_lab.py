@@ -42,11 +42,6 @@ class Inner(Module):
             return tf.reduce_sum(tf.math.log(x), 1)
         if kind == "sqrt":
             return tf.reduce_sum(tf.sqrt(x), 1)
-        if kind == "half":
-            return tf.cast(tf.reduce_sum(tf.cast(x * 1e5, tf.float16), 1), tf.float32)
-        if kind == "integer":
-            large = tf.cast(0.9e9 * (2.0 - x), tf.int32) * 2  # of a row of zeros more than an int32 holds
-            return tf.reduce_sum(x, 1) + 1e-6 * tf.sqrt(tf.reduce_sum(tf.cast(large, tf.float32), 1))
         return tf.reduce_sum(x, 1)
 
 class Net(Module):

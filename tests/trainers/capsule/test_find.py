@@ -99,6 +99,11 @@ FNS = {
     "in a gradient of one's own": (own, "RealDiv", "dy / (x - x)"),
     "behind a mask": (masked, "Reciprocal", "tf.math.reciprocal"),
     "in a gradient alone": (lambda x: tf.sqrt(x - x), "SqrtGrad", "tf.sqrt(x - x)"),
+    "in integers that overflow": (
+        lambda x: x + tf.sqrt(tf.cast(tf.cast(1.2e9 * x, tf.int32) * 2, tf.float32)),
+        "Sqrt",
+        "",
+    ),
     "in a type that is too narrow": (lambda x: tf.cast(tf.cast(x * 1e6, tf.float16), tf.float32), "Cast", ""),
 }
 

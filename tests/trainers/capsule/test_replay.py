@@ -8,31 +8,28 @@ from tests.commands import CONFIGS, launch
 LONG = pytest.mark.long
 MICROBATCHES = "--gin_param=Trainer.microbatches = 2"
 
-# kind: operation, a line of code that called it, module, parameter, whether a row is the cause
+# kind: operation, a line of code that called it
 KINDS = {
-    "log": ("Log", "tf.math.log(x)", "net/inner", "net/inner/scale", True),
-    "sqrt": ("SqrtGrad, in the gradient of Sqrt", "tf.sqrt(x)", "net/inner", "net/inner/scale", True),
-    "half": ("Cast", "tf.cast(x * 1e5, tf.float16)", "net/inner", "net/inner/scale", None),
-    "integer": ("Sqrt", "tf.sqrt(tf.reduce_sum(tf.cast(large", "net/inner", "net/inner/scale", True),
+    "log": ("Log", "tf.math.log(x)"),
+    "sqrt": ("SqrtGrad, in the gradient of Sqrt", "tf.sqrt(x)"),
 }
 
 
-CASES = [("log", (TWO,)), ("log", (MESH,)), ("sqrt", (TWO, MICROBATCHES)), ("half", ()), ("integer", (TWO,))]
+CASES = [("log", (TWO,)), ("log", (MESH,)), ("sqrt", (TWO, MICROBATCHES))]
 CASES = [pytest.param(*case, marks=LONG if i else []) for i, case in enumerate(CASES)]
 
 
 @pytest.mark.parametrize(("kind", "flags"), CASES)
 def test_row_of_a_module_that_is_not_finite_is_named(kind, flags, tmp_path):
-    operation, line, module, parameter, by_row = KINDS[kind]
+    operation, line = KINDS[kind]
     found = replayed(tmp_path, end_badly(tmp_path, f"--gin_param=Mine.kind = '{kind}'", *flags))
     assert found["operation"][0] == operation, found
     assert any(text.startswith("mine.py:") and line in text for text in found[""]), found
-    assert found["module"] == [f"`{module}`, a `Inner`"], found
-    assert found["parameter"] == [f"`{parameter}` went into it"], found
-    if by_row:
-        (row,) = found["row"]
-        assert "example 17 of source `numbers`" in row
-        assert ("on replica" in row) == (TWO in flags)
+    assert found["module"] == ["`net/inner`, a `Inner`"], found
+    assert found["parameter"] == ["`net/inner/scale` went into it"], found
+    (row,) = found["row"]
+    assert "example 17 of source `numbers`" in row
+    assert ("on replica" in row) == (TWO in flags)
 
 
 @LONG

@@ -1,17 +1,16 @@
 """Pictures of samples, and a classifier that evaluates digits."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from core.data import digit_pairs, digits
-from core.task import Loss
-from tests.commands import CONFIGS, passed
+from core.optimizers import sgd
+from core.task import Loss, Update
+from models.translation.task import Translation
 from tests.trainers.hooks.hooks_lab import Maker
 from tests.trainers.trainer_lab import make, train
-from trainers.hooks import DigitQuality, Reconstructions, SampleGrid, kept_digits
+from trainers.hooks import DigitQuality, Reconstructions, SampleGrid, Translations, kept_digits
 from trainers.hooks.samples import encode_grid
 
 
@@ -88,14 +87,32 @@ def test_samples_and_reconstructions_are_written_while_training(tmp_path):
     np.testing.assert_allclose(shown[1:9, 9:17] / 255.0, 1.0 - first, atol=1 / 255)
 
 
-@pytest.mark.long
+class Faded(Translation):
+    """Translates images with one factor."""
+
+    def __init__(self, *, rng):
+        super().__init__([32, 32, 3], multiple=1, why="", crop_and_flip=False, paired=False)
+        self.factor = tf.Variable(0.5, name="factor")
+
+    def phases(self):
+        return [Update("factor", loss=self.loss, trains=self, optimizer=sgd(0.1))]
+
+    def loss(self, batch, rng):
+        return Loss(tf.reduce_mean(tf.square(self.translate(batch["a"]) - batch["b"]), [1, 2, 3]))
+
+    def evaluate(self, batch):
+        return self.loss(batch, None)
+
+    def translate(self, image):
+        return self.factor * image
+
+
 def test_translations_are_shown_and_judged_while_they_train(tmp_path):
-    small = ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4, 4]"]
-    short = ["steps = 4", "half = 2", "Trainer.chunk_steps = 2", "Trainer.log_every = 2", "Trainer.evaluate_every = 4"]
-    hook = ["Translations.every = 2", "Translations.count = 5", "Trainer.checkpoint_every = 4"]
-    flags = [f"--gin_param={text}" for text in small + short + hook]
-    passed(f"--gin_file={CONFIGS / 'digits_cyclegan.gin'}", *flags, "--workdir=run", cwd=tmp_path)
-    assert 0.0 <= json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["quality/class_kept"] <= 1.0
+    settings = {"task": Faded, "source": digit_pairs("train", paired=False), "eval_source": digit_pairs("test")}
+    settings |= {"steps": 4, "chunk_steps": 2, "log_every": None, "global_batch_size": 4}
+    trainer = make(tmp_path, hooks=[Translations(2, count=5, judge=kept_digits())], **settings)
+    train(trainer)
+    assert 0.0 <= trainer.evaluation["quality/class_kept"] <= 1.0
     shown = [
         tf.io.decode_png((tmp_path / "run" / "samples" / f"step-{step:09d}.png").read_bytes()).numpy()
         for step in (2, 4)
@@ -104,4 +121,6 @@ def test_translations_are_shown_and_judged_while_they_train(tmp_path):
     pairs = digit_pairs("test").gather(tf.range(5, dtype=tf.int64))
     for images in shown:  # on the left the plain digit itself, on the right its translation
         np.testing.assert_allclose(images[1:33, 1:33] / 127.5 - 1.0, pairs["a"][0], atol=0.01)
+    factor = trainer.experiment.task.factor
+    np.testing.assert_allclose(shown[1][1:33, 33:65] / 127.5 - 1.0, factor * pairs["a"][0], atol=0.01)
     assert not np.array_equal(shown[0], shown[1])
