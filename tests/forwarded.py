@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -69,6 +70,7 @@ def reap() -> None:
 
 def end(*_: Any) -> NoReturn:
     """Ends the listening process."""
+    time.sleep(0.05)  # a child that has answered is about to end
     reap()
     os._exit(0)
 

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 
 import pytest
 from test_many_workers import FLAGS, QUICK, SHORT, saved
@@ -37,7 +36,7 @@ if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == of:
 
 
 @pytest.fixture
-def begun(tmp_path):
+def begun(tmp_path, python):
     """Starts two workers, under `launch` or by hand, and sends one a signal while TensorFlow connects."""
     (tmp_path / "moments.py").write_text(MOMENTS)
     (tmp_path / "moments.gin").write_text("import moments\n")
@@ -54,7 +53,7 @@ def begun(tmp_path):
             starts = [(["trainers.main"], {"TF_CONFIG": json.dumps(each)}) for each in config]
         for module, more in starts:
             process = subprocess.Popen(
-                [sys.executable, "-m", *module, *flags],
+                [*python, "-m", *module, *flags],
                 cwd=tmp_path, env={**variables, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             processes.append(process)
@@ -104,7 +103,7 @@ def test_a_worker_that_dies_while_tensorflow_connects_is_not_waited_for_without_
 def test_slurms_warning_to_one_worker_saves_them_all_and_changes_no_bit(tmp_path):
     here = "run.step == 50 and not is_chief() and run.workdir.path.name == 'warned'"
     flags = [*FLAGS, *QUICK, planted(tmp_path, f"if {here}: os.kill(os.getpid(), signal.SIGUSR1)", every=50)]
-    flags += ["--gin_param=steps = 150"]
+    flags += ["--gin_param=Trainer.steps = 150"]
     flags += ["--gin_param=Trainer.checkpoint_every = None", "--gin_param=Trainer.chunk_steps = 50"]
     for name in ("warned", "not"):
         done = passed("--workers=2", "--", *flags, f"--workdir={name}", cwd=tmp_path, run=launch)
