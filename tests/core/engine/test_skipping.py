@@ -102,12 +102,16 @@ def assert_same(found, expected):
                 np.testing.assert_array_equal(part.numpy(), values[path].numpy(), err_msg=path)
 
 
+@functools.cache
+def players(task_class, skips, **how):
+    return Training(task_class, data=data(), **how, **({"skips": [NOT_FINITE], "max_skips": 2} if skips else {}))
+
+
 def assert_as_without(task_class, stacked, bad, **how):
     """Asserts that a run that skips its bad steps ends like one without them."""
-    skipping = Training(task_class, data=stacked, **how, skips=[NOT_FINITE], max_skips=2)
+    skipping, around = (players(task_class, skips, **how).restart(stacked) for skips in (True, False))
     assert skipping.take(0, STEPS) == -1
     assert skipping.skipping.skipped == len(bad)
-    around = Training(task_class, data=stacked, **how)
     for begin, end in zip([0, *(step + 1 for step in bad)], [*bad, STEPS], strict=True):
         assert around.take(begin, end) == -1
     assert_same(skipping, around)
@@ -119,22 +123,17 @@ STRUCK = {
     "g": {"g_root": {2: 0.0}},
     "head": {"head_times": {4: np.inf}},
 }
-PLACES = [(1, 2, "d"), (4, 2, "head")]  # replicas, microbatches
 
 
-@pytest.mark.parametrize(
-    ("replicas", "microbatches", "phase"),
-    [(2, 1, "g"), *(pytest.param(*place, marks=pytest.mark.long) for place in PLACES)],
-)
-def test_all_phases_of_a_step_are_left_out_whichever_is_bad(replicas, microbatches, phase):
+@pytest.mark.parametrize("phase", STRUCK)
+def test_all_phases_of_a_step_are_left_out_whichever_is_bad(phase):
     ((feature, steps),) = STRUCK[phase].items()
-    how = {"replicas": replicas, "microbatches": microbatches}
-    last = assert_as_without(Players if phase == "head" else WithoutHead, data(**{feature: steps}), list(steps), **how)
+    last = assert_as_without(Players, data(**{feature: steps}), list(steps), replicas=2, microbatches=2)
     assert (last.phase, last.kind) == (phase, NOT_FINITE)
 
 
 def test_the_last_phase_of_several_is_not_copied():
-    training = Training(Players, 1, data=data(), skips=[NOT_FINITE], max_skips=2)
+    training = players(Players, True, replicas=2, microbatches=2)
     kept = {id(variable) for variable in training.skipping.undo.replicated}
     names = {path for path, variable in training.assembly.variables.items() if id(variable) in kept}
     parts = {path.split("/")[1] for path in names}
@@ -159,7 +158,7 @@ def test_skips_in_a_row_are_limited_across_a_resume():
 
 @pytest.mark.long
 def test_compiled_into_one_program_it_is_the_same():
-    assert_as_without(Players, data(d_times={3: np.nan, 4: np.inf}), [3, 4], replicas=1, compile=True)
+    assert_as_without(WithoutHead, data(d_times={3: np.nan, 4: np.inf}), [3, 4], replicas=1, compile=True)
 
 
 LONG = WARM_UP + 20

@@ -3,13 +3,13 @@
 import collections
 import functools
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from core.data import ArraySource, PerReplica, train_chunks
 from core.engine import ALL_WELL, Progress, TrainStep, assemble, make_chunk
+from core.layers import Linear
 from core.measure import (
     Program,
     Whole,
@@ -22,18 +22,12 @@ from core.measure import (
     turns_program,
 )
 from core.module import Module
+from core.optimizers import sgd
 from core.optimizers.transform import stateless
 from core.random import Rng
-from core.task import Loss, Task, Update
+from core.task import ONE_DEVICE, Compute, Loss, Task, Update, all_rows
 from core.testing import on_virtual_cpus
-from tests.commands import CONFIGS
 from tests.toys import Line, points
-from trainers import configurables as configurables  # registers them
-from trainers import hooks
-from trainers.experiment import Experiment
-from trainers.settings import Settings
-from trainers.trainer import Trainer
-from trainers.workdir import Workdir
 
 STEPS = 3
 
@@ -69,13 +63,13 @@ class Counted(Task):
 
 
 @functools.cache
-def taken_apart(replicas, microbatches):
+def taken_apart(replicas, microbatches, make=Counted):
     """Returns the task, the pieces of its step, an input chunk, and the whole as a program."""
     strategy = on_virtual_cpus(replicas)
     source = ArraySource({"x": np.ones([8, 4], "float32")}, name="ones")
     settings = {"global_batch_size": 4, "microbatches": microbatches, "chunk_steps": STEPS, "seed": 0}
     chunks = PerReplica(lambda i: train_chunks(source, **settings, replicas=replicas, replica=i), strategy)
-    assembly = assemble(Counted, strategy)
+    assembly = assemble(make, strategy, one_device=make.one_device)
     rows = 4 // microbatches // replicas
     batch = {"x": tf.TensorSpec([microbatches, rows, 4], tf.float32)}
     step = TrainStep(assembly, batch, seed=0)
@@ -93,8 +87,8 @@ def counts(task, program, stacked):
     return dict(task.seen)
 
 
-@pytest.mark.parametrize(("replicas", "microbatches"), [(2, 2), pytest.param(1, 1, marks=pytest.mark.long)])
-def test_a_program_lacks_its_part_and_no_other(replicas, microbatches):
+def test_a_program_lacks_its_part_and_no_other():
+    replicas, microbatches = 2, 2
     task, whole, stacked, program = taken_apart(replicas, microbatches)
     passes = STEPS * replicas * microbatches
     assert counts(task, forward_program(whole), stacked) == {"forward": passes}
@@ -187,31 +181,33 @@ def test_fractions_are_relative_to_the_interleaved_run():
     assert (whole, parts) == (6.0, {"part": pytest.approx(1 / 3), "all": 1.0})
 
 
-SHIPPED = ("gan_generator_on_one_device", "simclr")  # phases in two places, and rows that mix
+class Placed(Task):
+    """Its generator is on one device, and its other phase mixes rows."""
+
+    one_device = ("g",)
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.d = (Linear(4, 4, rng=Rng.from_seed(i)) for i in range(2))
+
+    def phases(self):
+        sample = Compute("sample", lambda batch, rng: {"made": self.g(batch["x"])}, placement=ONE_DEVICE)
+        mixing = Update("d", loss=self.d_loss, trains=self.d, optimizer=sgd(0.1), mixes_rows=True)
+        return [sample, mixing, Update("g", loss=self.g_loss, trains=self.g, optimizer=sgd(0.1), through="sample")]
+
+    def d_loss(self, batch, rng):
+        return Loss(tf.reduce_sum(tf.square(self.d(batch["made"]) - tf.reduce_mean(all_rows(batch["x"]), 0)), 1))
+
+    def g_loss(self, batch, rng):
+        return Loss(tf.reduce_sum(tf.square(self.d(batch["made"])), 1))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_steps_can_be_taken_apart(name, tmp_path):
-    gin.add_config_file_search_path(str(CONFIGS))
-    hooks.register()
-    gin.parse_config_files_and_bindings([str(CONFIGS / f"digits_{name}.gin")], [])
-    strategy = on_virtual_cpus(2)
-    never = {"log_every": None, "evaluate_every": None, "checkpoint_every": None, "hooks": ()}
-    settings = Settings(steps=10, global_batch_size=8, chunk_steps=2, **never)
-    trainer = Trainer(Experiment(strategy=strategy, eval_source=None), Workdir(tmp_path), settings)
-    stacked = next(trainer.input.chunks_from(0))
-    program = Program(trainer.programs.make(stacked), trainer.progress, trainer.train_step.backend)
-    whole = Whole(
-        trainer.experiment.assembly,
-        trainer.train_step,
-        trainer.input.batch_spec,
-        trainer.input.chunk_spec,
-        steps=10,
-        seed=0,
-    )
+def test_phases_in_two_places_and_rows_that_mix_can_be_taken_apart():
+    _, whole, stacked, program = taken_apart(2, 1, Placed)
     sent = collective_programs(whole)
-    assert sorted(sent) == sorted({entry.phase for entry in trainer.train_step.exchange.ledger.collectives})
+    assert sorted(sent) == sorted({entry.phase for entry in whole.step.exchange.ledger.collectives})
+    assert {"d", "g"} <= sent.keys()
     for each in (forward_program(whole), backward_program(whole), *sent.values(), turns_program(whole)[0], program):
         each.seconds(stacked, 2)
         assert int(each.progress.bad_step) == ALL_WELL

@@ -1,5 +1,7 @@
 """Optimizers that estimate their own learning rate, and L-BFGS: reported rates, groups, warm-ups, and L-BFGS's peer."""
 
+import functools
+
 import gin
 import numpy as np
 import optax
@@ -27,12 +29,17 @@ GAMMA = linear(1.0, 0.0, steps=16)
 CURVATURE = np.array([1.0, 3.0, 10.0, 30.0], np.float32)
 
 
+@functools.cache
+def traced(optimizer):
+    w = optimizer.parameters["w"]
+    return tf.function(lambda: optimizer.apply({"w": CURVATURE * (w - 1.0)}), autograph=False)
+
+
 def descend(optimizer, updates):
     """Takes updates on ½ Σ c (w - 1)², c = 1, 3, 10, 30, in the gradient's own graph; returns the loss."""
     w = optimizer.parameters["w"]
-    update = tf.function(lambda: optimizer.apply({"w": CURVATURE * (w - 1.0)}), autograph=False)
     for _ in range(updates):
-        update()
+        traced(optimizer)()
     return float(tf.reduce_sum(CURVATURE * tf.square(w - 1.0)) / 2.0)
 
 
