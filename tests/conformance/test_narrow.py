@@ -126,8 +126,8 @@ def scaled(row: Row, dtype: tf.DType, kind: str) -> list[tf.Tensor]:
     return found
 
 
-# The extremes are float16's, which bfloat16 has room for.
-EXTREMES = [(row, "largest", tf.float16) for row in READ_FLOATS]
+# The extremes are float16's, which bfloat16 has room for; in rows of many operations, values between exceed both.
+EXTREMES = [(row, "largest", tf.float16) for row in READ_FLOATS if row.roundings <= 2]
 EXTREMES += [(row, "subnormal", tf.float16) for row in FIRST_ROWS] + [(row, "zero", tf.bfloat16) for row in FIRST_ROWS]
 
 
@@ -137,8 +137,8 @@ def test_extreme_inputs_give_what_float64_gives_if_the_dtype_has_it(row: Row, ki
     inputs = scaled(row, dtype, kind)
     both = Both(row, inputs, dtype)
     both.check_dtypes(dtype)
-    if row.roundings > 2 and kind != "zero":  # values between its operations exceed float16, or are subnormal
-        assert kind == "largest" or all(np.isfinite(tf.cast(x, tf.float32)).all() for x in both.ys + both.gradients)
+    if row.roundings > 2 and kind == "subnormal":  # values between its operations are subnormal too
+        assert all(np.isfinite(tf.cast(x, tf.float32)).all() for x in both.ys + both.gradients)
         return
     # Products of large inputs may cancel, and a rounding of each remains.
     largest = 65504.0 if kind == "largest" else 0.0
