@@ -9,7 +9,7 @@ from tests.commands import CONFIGS
 from tools.invariance.campaign import measure
 from tools.invariance.subjects import CHANGES, configured, task_name
 
-STEPS = 6
+STEPS = 4
 TINY = {
     "digits_convnet": ("ConvNetClassifier.channels = [4, 4]", "ConvNetClassifier.hidden = 8"),
     # A bias before a norm has a gradient of rounding size only, which a small epsilon turns into full steps.
