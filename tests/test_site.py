@@ -91,9 +91,11 @@ def made(name):
     return SITE.on_page_markdown((CHECKOUT / "docs" / name).read_text(), page, None, files)
 
 
-def test_each_error_that_the_code_makes_is_in_the_list_of_messages():
+def test_each_error_that_the_code_makes_is_in_the_list_of_messages(monkeypatch):
     listed = SITE.maker("messages")
     found = list(listed.messages())
+    listed.messages = lambda: found  # for the page, too: reading all code takes seconds
+    monkeypatch.setattr(SITE, "maker", {"messages": listed}.__getitem__)
     entries = {(entry.file, entry.line): entry for entry in found}
     assert len(entries) > 700
     for file, line, code, text in messages():
