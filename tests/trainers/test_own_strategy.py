@@ -109,14 +109,14 @@ def test_strategy_in_a_file_of_its_own_serves_every_mode(tmp_path):
 
     for steps in (10, 20):  # the second resumes from the first's checkpoint
         done = command(f"--gin_param=Trainer.steps = {steps}")
-        passed(*SHORT, f"--gin_param=Trainer.steps = {steps}", cwd=alone)
     assert "step-000000010" in done.stdout
+    more = ["--gin_param=Trainer.steps = 20"]
+    passed(*SHORT, *more, cwd=alone)
     assert lines(tmp_path / "run") == lines(alone / "run")
     noted = record.read_text().splitlines()
     assert {"run", "net: gradients"} <= set(noted), set(noted)
-    more = ["--gin_param=Trainer.steps = 20"]
-    evaluated, alike = command("--mode=evaluate", *more), passed(*SHORT, *more, "--mode=evaluate", cwd=alone)
-    assert evaluated.stdout == alike.stdout
+    accuracy = lines(alone / "run")[20, "eval"]["accuracy"]
+    assert f"{accuracy:.4f}" in command("--mode=evaluate", *more).stdout
     assert "the recorder" in command("--mode=summary", *more).stdout
     command("--mode=export", *more)
     exported = tf.saved_model.load(str(tmp_path / "run" / "export" / "step-000000020" / "saved_model"))
