@@ -117,12 +117,13 @@ def test_budget_without_a_meaning_is_refused(text):
         Settings(steps=1, global_batch_size=1, memory_budget=text)
 
 
-def test_estimate_falls_with_microbatches_and_recomputation():
-    class Wide(Deep):
-        def __init__(self, *, rng):
-            super().__init__(rng=rng)
-            self.net.blocks = [Mlp([4, 64, 64, 4], rng=rng.fold(i)) for i in range(4)]
+class Wide(Deep):
+    def __init__(self, *, rng):
+        super().__init__(rng=rng)
+        self.net.blocks = [Mlp([4, 64, 64, 4], rng=rng.fold(i)) for i in range(4)]
 
+
+def test_estimate_falls_with_microbatches_and_recomputation():
     made = build(Wide, rows=4800)
     some = {"net/blocks/*": "every_other"}
     stored, halved, partly, again = (
@@ -130,6 +131,12 @@ def test_estimate_falls_with_microbatches_and_recomputation():
     )
     assert halved < stored
     assert again < partly < stored
+
+
+@pytest.mark.long
+def test_estimate_falls_with_replicas():
+    one, two = (build(Wide, rows=4800, strategy=strategy) for strategy in (None, on_virtual_cpus(2)))
+    assert budget._need(two, (), 1) < budget._need(one, (), 1)
 
 
 def test_chosen_modules_recompute(needs, tmp_path):
@@ -163,24 +170,25 @@ def test_budget_below_the_variables_is_refused(tmp_path):
     refused(*FLAGS, "--gin_param=Trainer.memory_budget = '100 KiB'", cwd=tmp_path, exit_code=8, says=says)
 
 
+def of_several(runtime, budget):
+    """Returns flags of a run on several devices with this budget."""
+    settings = (f"memory_budget = '{budget}'", "steps = 2", "log_every = 2", "global_batch_size = 1024")
+    return [*FLAGS, f"--gin_file={CONFIGS / 'runtime' / runtime}.gin", *(f"--gin_param=Trainer.{x}" for x in settings)]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("runtime", "start", "before"),
-    [("mesh", run, []), ("mirrored", run, []), ("multi_worker", launch, ["--workers=2", "--"])],
-)
-def test_budget_of_several_devices(runtime, start, before, tmp_path):
-    flags = [*before, *FLAGS, f"--gin_file={CONFIGS / 'runtime' / runtime}.gin"]
-    flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 2", "log_every = 2", "global_batch_size = 1024")]
-    flags += ["--gin_param=mirrored.replicas = 2"] * (runtime == "mirrored")
+def test_budget_of_several_workers_chooses(tmp_path):
+    done = passed("--workers=2", "--", *of_several("multi_worker", "1 MiB"), cwd=tmp_path, run=launch)
+    assert int(re.search(r"memory: (\d+) microbatch", done.stdout)[1]) > 1
 
-    def given(text):
-        return f"--gin_param=Trainer.memory_budget = '{text}'"
 
-    says = re.search(r"memory: (\d+) microbatch", passed(*flags, given("1 MiB"), cwd=tmp_path, run=start).stdout)
-    assert int(says[1]) > 1
+@pytest.mark.long
+def test_budget_of_a_mesh_chooses_or_is_refused(tmp_path):
+    done = passed(*of_several("mesh", "1 MiB"), cwd=tmp_path)
+    assert int(re.search(r"memory: (\d+) microbatch", done.stdout)[1]) > 1
     other = tmp_path / "other"
     other.mkdir()
-    done = start(*flags, given("100 KiB"), cwd=other)
+    done = run(*of_several("mesh", "100 KiB"), cwd=other)
     assert done.returncode == 8, done.stderr
     assert "or 512 microbatches and recomputation of net/layers/*. Give" in done.stderr
     assert not (other / "run" / "memory.json").exists()

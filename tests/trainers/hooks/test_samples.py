@@ -107,6 +107,7 @@ class Faded(Translation):
         return self.factor * image
 
 
+@pytest.mark.long
 def test_translations_are_shown_and_judged_while_they_train(tmp_path):
     settings = {"task": Faded, "source": digit_pairs("train", paired=False), "eval_source": digit_pairs("test")}
     settings |= {"steps": 4, "chunk_steps": 2, "log_every": None, "global_batch_size": 4}
