@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.commands import CONFIGS, launch, passed
-from tests.trainers.launch.test_many_workers import saved, values
+from tests.trainers.launch.test_many_workers import FLAGS, SHORT, saved, values
 
 MIXED = """
 import gin
@@ -73,25 +73,13 @@ Experiment.task = @Mixed
 Experiment.train_source = @digits()
 Experiment.eval_source = @test/digits()
 test/digits.split = "test"
-Trainer.steps = 20
+Trainer.steps = 4
 Trainer.global_batch_size = 32
-Trainer.log_every = 10
-Trainer.evaluate_every = 20
-Trainer.checkpoint_every = 20
+Trainer.log_every = 4
+Trainer.evaluate_every = 4
+Trainer.checkpoint_every = 4
 Evaluator.global_batch_size = 7
 """
-
-
-@pytest.fixture
-def mixed(tmp_path):
-    (tmp_path / "mixed.py").write_text(MIXED)
-    (tmp_path / "mixed.gin").write_text(SETTINGS)
-    return tmp_path
-
-
-def train_by_two(*flags, cwd):
-    runtime = f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}"
-    passed("--workers=2", "--", "--gin_file=mixed.gin", runtime, *flags, cwd=cwd, run=launch)
 
 
 def weights_in(workdir):
@@ -103,16 +91,21 @@ def evaluation(workdir):
 
 
 @pytest.mark.long
-def test_two_processes_send_each_other_what_two_replicas_of_one_do(mixed):
-    train_by_two("--workdir=many", cwd=mixed)
-    passed("--gin_file=mixed.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored'}.gin", "--workdir=one", cwd=mixed)
-    expected = weights_in(mixed / "one")
-    for key, found in weights_in(mixed / "many").items():
+def test_two_processes_send_each_other_what_two_replicas_of_one_do(tmp_path):
+    (tmp_path / "mixed.py").write_text(MIXED)
+    (tmp_path / "mixed.gin").write_text(SETTINGS)
+    many, one = (f"--gin_file={CONFIGS / 'runtime' / name}.gin" for name in ("multi_worker", "mirrored"))
+    flags = ["--gin_file=mixed.gin", many, "--workdir=many"]
+    passed("--workers=2", "--", *flags, cwd=tmp_path, run=launch)
+    passed("--gin_file=mixed.gin", one, "--workdir=one", cwd=tmp_path)
+    expected = weights_in(tmp_path / "one")
+    for key, found in weights_in(tmp_path / "many").items():
         np.testing.assert_allclose(found, expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
-    assert evaluation(mixed / "many") == pytest.approx(evaluation(mixed / "one"), rel=1e-5)
+    assert evaluation(tmp_path / "many") == pytest.approx(evaluation(tmp_path / "one"), rel=1e-5)
 
 
 @pytest.mark.long
-def test_two_processes_may_send_gradients_in_half_the_bytes(mixed):
-    train_by_two("--workdir=many", "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", cwd=mixed)
-    assert all(np.all(np.isfinite(x)) for x in weights_in(mixed / "many").values())
+def test_two_processes_may_send_gradients_in_half_the_bytes(tmp_path):
+    halved = [*SHORT, "--gin_param=Trainer.reduce_gradients_in = 'bfloat16'", "--workdir=many"]
+    passed("--workers=2", "--", *FLAGS, *halved, cwd=tmp_path, run=launch)
+    assert all(np.all(np.isfinite(x)) for x in weights_in(tmp_path / "many").values())

@@ -1,13 +1,9 @@
 """Several workers as several processes: one process's numbers, and clear ends if one of them fails."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -22,9 +18,9 @@ LINEAR, LOCAL, MIRRORED, WORKERS = (
     f"--gin_file={CONFIGS / name}.gin"
     for name in ("digits_linear", "runtime/local_steps", "runtime/mirrored", "runtime/multi_worker")
 )
-FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", WORKERS]
-SHORT = ["--gin_param=steps = 200", "--gin_param=Trainer.checkpoint_every = 50"]
-LONG = ["--gin_param=steps = 100000", "--gin_param=Trainer.checkpoint_every = 50"]
+FLAGS = [LINEAR, WORKERS, *(f"--gin_param=Trainer.{each} = None" for each in ("evaluate_every", "log_every"))]
+SHORT = ["--gin_param=Trainer.steps = 200", "--gin_param=Trainer.checkpoint_every = 50"]
+LONG = ["--gin_param=Trainer.steps = 100000", "--gin_param=Trainer.checkpoint_every = 50"]
 QUICK = ["--gin_param=multi_worker.peer_timeout = 4.0", "--gin_param=multi_worker.meeting_deadline = 60.0"]
 
 
@@ -38,12 +34,11 @@ def values(manifest):
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in key}
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_workers_end_where_one_process_does(workers, tmp_path):
+def test_workers_end_where_one_process_does(tmp_path):
     # Softmax regression has no kinks, at which rounding would grow to more than 1e-5 in so many steps.
     flags = [LINEAR, "--gin_param=Evaluator.global_batch_size = 7"]
     flags += [f"--gin_param=Trainer.{x}" for x in ("steps = 40", "checkpoint_every = 20", "global_batch_size = 48")]
-    done = passed(f"--workers={workers}", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
+    done = passed("--workers=2", "--", *flags, WORKERS, "--workdir=many", cwd=tmp_path, run=launch)
     passed(*flags, "--workdir=one", cwd=tmp_path)
     one, many = (values(saved(tmp_path / name)[0]) for name in ("one", "many"))
     for key, value in one.items():
@@ -81,37 +76,12 @@ def start(cwd, *flags):
 )
 def test_a_lost_worker_ends_the_run_and_is_named(number, how, tmp_path):
     lost = f"if not is_chief() and run.step == 100: os.kill(os.getpid(), {int(number)})"
-    flags = [LINEAR, WORKERS, planted(tmp_path, lost, every=50)]
-    flags += ["--gin_param=Trainer.steps = 200", "--gin_param=Trainer.checkpoint_every = 50", *QUICK, "--workdir=run"]
+    flags = [*FLAGS, planted(tmp_path, lost, every=50), *SHORT, *QUICK, "--workdir=run"]
     done = launch("--workers=2", "--deadline=20", "--", *flags, cwd=tmp_path)
     assert done.returncode == 6, done.stdout + done.stderr
     named = [line for line in done.stderr.splitlines() if "[worker 0] error: worker 1" in line]
     assert named, done.stderr
     assert how in named[0]
-
-
-MANY = ["--gin_param=steps = 600", "--gin_param=Trainer.checkpoint_every = 50"]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """Returns the workdir of 600 steps of two undisturbed workers."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    passed("--workers=2", "--", *FLAGS, *MANY, "--workdir=whole", cwd=folder, run=launch)
-    return folder / "whole"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_worker_changes_no_bit_of_what_launch_ends_with(number, undisturbed, chance, tmp_path):
-    flags = ["--max_restarts=2", "--deadline=20", "--", *FLAGS, *MANY, *QUICK, "--workdir=run"]
-    process, workers = start(tmp_path, *flags)
-    time.sleep(chance.uniform(0.0, 0.5))  # at any step
-    os.kill(workers[1], number)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert "starting all again" in said
-    assert saved(tmp_path / "run")[1] == saved(undisturbed)[1]
 
 
 @pytest.mark.long
@@ -128,9 +98,9 @@ def place(index, ports):
     return {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": index}}
 
 
-def worker(cwd, index, ports, *flags):
+def worker(python, cwd, index, ports, *flags):
     return subprocess.Popen(
-        [sys.executable, "-m", "trainers.main", *FLAGS, *SHORT, "--workdir=run", *flags],
+        [*python, "-m", "trainers.main", *FLAGS, *SHORT, "--workdir=run", *flags],
         cwd=cwd,
         env={**environment(), "TF_CONFIG": json.dumps(place(index, ports))},
         stdout=subprocess.PIPE,
@@ -140,9 +110,9 @@ def worker(cwd, index, ports, *flags):
 
 
 @pytest.mark.long
-def test_workers_of_different_configurations_refuse_to_start(tmp_path):
+def test_workers_of_different_configurations_refuse_to_start(python, tmp_path):
     ports = free_ports(2)
-    pair = [worker(tmp_path, i, ports, f"--gin_param=Trainer.microbatches = {i + 1}") for i in range(2)]
+    pair = [worker(python, tmp_path, i, ports, f"--gin_param=Trainer.microbatches = {i + 1}") for i in range(2)]
     for process in pair:
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 2, said
@@ -151,7 +121,7 @@ def test_workers_of_different_configurations_refuse_to_start(tmp_path):
 
 @pytest.mark.long
 def test_workers_with_the_strategy_of_one_process_are_refused(tmp_path):
-    done = launch("--workers=2", "--", FLAGS[0], "--workdir=run", cwd=tmp_path)
+    done = launch("--workers=2", "--", LINEAR, "--workdir=run", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "add `--gin_file=configs/runtime/multi_worker.gin`" in done.stderr
 
@@ -169,12 +139,12 @@ def test_peer_that_never_comes_is_named(tmp_path):
 @pytest.mark.long
 def test_steps_leave_no_threads_behind(tmp_path):
     count = "print('threads:', len(os.listdir('/proc/self/task')), flush=True)"
-    flags = [*FLAGS, planted(tmp_path, count, every=100), "--gin_param=steps = 400", "--workdir=run"]
+    flags = [*FLAGS, planted(tmp_path, count, every=50), "--gin_param=Trainer.steps = 200", "--workdir=run"]
     done = passed("--workers=2", "--", *flags, cwd=tmp_path, run=launch)
     for worker in range(2):
         counts = [int(x) for x in re.findall(rf"\[worker {worker}\] threads: (\d+)", done.stdout)]
         assert len(counts) == 4
-        assert counts[-1] < counts[0] + 50  # 300 steps, of one collective each or more
+        assert counts[-1] < counts[0] + 50  # 150 steps, of one collective each or more
 
 
 @pytest.mark.long
@@ -183,6 +153,7 @@ def test_workers_end_where_the_replicas_of_one_process_do(tmp_path):
     flags = [
         LINEAR,
         LOCAL,
+        *FLAGS[2:],
         *(f"--gin_param=Trainer.{x}" for x in ("steps = 120", "checkpoint_every = 40", "global_batch_size = 48")),
     ]
     passed(*flags, MIRRORED, "--workdir=one", cwd=tmp_path)
@@ -198,26 +169,20 @@ def test_workers_end_where_the_replicas_of_one_process_do(tmp_path):
 
 
 QUIET = [f"Trainer.{each} = None" for each in ("evaluate_every", "log_every")]
-ROWS = {
-    "an exit": ("raise SystemExit(0)", 1, "`sys.exit(0)` was called"),
-    "memory": ("bytearray(2**60)", 8, "out of memory while training"),
-}
 
 
 @pytest.mark.long
 def test_workers_end_with_the_code_of_the_one_that_failed_and_resume(tmp_path):
     settings = [*QUIET, *(f"Trainer.{each}" for each in ("steps = 30", "chunk_steps = 10", "checkpoint_every = 10"))]
-    flags = ["--", LINEAR, WORKERS, planted(tmp_path, "pass", every=10, settings=settings), "--workdir=a[1]*?"]
+    body = "if run.step == 20 and not is_chief(): raise SystemExit(0)"
+    flags = ["--", LINEAR, WORKERS, planted(tmp_path, body, every=10, settings=settings), "--workdir=a[1]*?"]
     workdir = tmp_path / "a[1]*?"
-    for name, (body, code, says) in ROWS.items():
-        shutil.rmtree(workdir, ignore_errors=True)
-        planted(tmp_path, f"if run.step == 20 and not is_chief(): {body}", every=10, settings=settings)
-        done = launch("--workers=2", *flags, cwd=tmp_path)
-        assert done.returncode == code, (name, done.stdout, done.stderr)
-        assert says in done.stdout + done.stderr, name
-        assert f"ended with {code}" in done.stderr, name
-        result = json.loads((workdir / "result.json").read_text())
-        assert (result["exit_code"], result["step"]) == (6, 20), name  # the chief's own end: it has lost the other
+    done = launch("--workers=2", *flags, cwd=tmp_path)
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert "`sys.exit(0)` was called" in done.stdout + done.stderr
+    assert "ended with 1" in done.stderr
+    result = json.loads((workdir / "result.json").read_text())
+    assert (result["exit_code"], result["step"]) == (6, 20)  # the chief's own end: it has lost the other
     planted(tmp_path, "pass", every=10, settings=settings)
     done = passed("--workers=2", *flags, cwd=tmp_path, run=launch)
     assert "resuming from step 10" in done.stdout
