@@ -82,16 +82,11 @@ _BY_FILE = {
     ),
     "tests/trainers/test_averaged_statistics.py": (
         TRACES,
-        "test_averaged_statistics_are_the_same_on_two_devices_in_microbatches",
         "test_averaged_statistics_come_nearer_to_one_pass_over_the_data_than_moving_ones",
     ),
     "tests/test_essence.py": (
         TRACES,
         "test_essence_has_the_engine_s_numbers_on_two_replicas",
-    ),
-    "tests/trainers/test_again.py": (
-        TRACES,
-        "test_replayed_steps_end_in_the_bits_of_training",
     ),
     "tests/trainers/test_compile.py": (
         COMPILED,
@@ -153,10 +148,6 @@ _BY_FILE = {
     "tests/trainers/test_files_of_a_training.py": (
         PROCESS,
         "test_training_passes_through_few_files",
-    ),
-    "tests/trainers/test_local_steps.py": (
-        COMMANDS,
-        "test_command_resumes_a_killed_run_and_refuses_another_outer_optimizer",
     ),
     "tests/trainers/test_resume.py": (
         COMMANDS,

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from core import checkpoint
-from core.testing import on_virtual_cpus
 from tests.trainers.trainer_lab import make, newest, train
 from trainers.replay.repeat_steps import come_before_bad_step, pass_steps
 
@@ -21,7 +20,7 @@ def test_steps_beyond_the_last_one_are_refused(tmp_path):
 
 def test_replayed_steps_end_in_the_bits_of_training(tmp_path):
     how = {"steps": 15, "chunk_steps": 5, "log_every": 15, "checkpoint_every": 5, "keep_checkpoints": 9}
-    train(trainer := make(tmp_path, strategy=on_virtual_cpus(2), **how))
+    train(trainer := make(tmp_path, **how))
 
     def saved(step):
         return newest(trainer, up_to=step)

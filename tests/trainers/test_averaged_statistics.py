@@ -13,7 +13,6 @@ from core.optimizers import adam, chain, ema, groups, lookahead, polyak, schedul
 from core.task import Loss, Statistics, Task, Update
 from core.task.statistics import averaged as averaged_by_path
 from core.task.statistics import commit
-from core.testing.replicas import on_virtual_cpus, on_virtual_mesh
 from tests.trainers.trainer_lab import HELD_OUT, make, newest
 from trainers.evaluation.averaged_weights import where_averages_lie
 
@@ -151,18 +150,6 @@ def test_averaged_statistics_come_nearer_to_one_pass_over_the_data_than_moving_o
         norm.moving_weight.assign(0.0)
     commit(twin.task.loss(everything, None).statistics.averages())
     assert abs(averaged - loss()) < 0.5 * abs(beside_moving - loss())
-
-
-@pytest.mark.parametrize(
-    "strategy", [lambda: on_virtual_cpus(2), lambda: on_virtual_mesh(2, 1)], ids=["mirrored", "mesh"]
-)
-def test_averaged_statistics_are_the_same_on_two_devices_in_microbatches(strategy, tmp_path):
-    settings = {"chunk_steps": 5, "microbatches": 2}
-    plain = statistics_of(trained(tmp_path, "plain", 5, **settings))
-    other = statistics_of(trained(tmp_path, "other", 5, strategy=strategy(), **settings))
-    assert plain.keys() == other.keys() == SLOTS
-    for path, value in plain.items():
-        np.testing.assert_allclose(other[path], value, rtol=1e-4, atol=1e-5)
 
 
 def test_run_that_resumes_has_the_same_averaged_statistics_to_the_bit(run):

@@ -8,8 +8,8 @@ from core.optimizers import averaged, chain, ema, lookahead, schedule_free_adamw
 from core.random import Rng
 from core.task import Loss, Statistics
 from core.testing.replicas import on_virtual_cpus, on_virtual_mesh
-from tests.trainers.test_averaged_statistics import Normalised, trained, values
-from tests.trainers.trainer_lab import HELD_OUT, newest
+from tests.trainers.test_averaged_statistics import SLOTS, Normalised, trained, values
+from tests.trainers.trainer_lab import HELD_OUT, make, newest
 
 
 class Taught(Normalised):
@@ -31,14 +31,23 @@ class EvaluatesItself(Taught):
         return Normalised.evaluate(self, batch)
 
 
+SETTINGS = {"steps": 6, "chunk_steps": 3, "log_every": None, "microbatches": 2}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("taught"), task=Taught, eval_source=HELD_OUT, checkpoint_every=10)
+    folder = tmp_path_factory.mktemp("taught")
+    return trained(folder, task=Taught, eval_source=HELD_OUT, checkpoint_every=3, **SETTINGS)
 
 
-def test_average_changes_what_is_learnt(run, tmp_path):
-    other = values(trained(tmp_path, task=type("Alone", (Normalised,), {"optimizer": Taught.optimizer})))
-    assert np.abs(values(run)["task/net/out/w"] - other["task/net/out/w"]).max() > 1e-3
+@pytest.fixture(scope="module")
+def whole(run):
+    return values(run)
+
+
+def test_average_changes_what_is_learnt(whole, tmp_path):
+    other = values(trained(tmp_path, task=type("Alone", (Normalised,), {"optimizer": Taught.optimizer}), **SETTINGS))
+    assert np.abs(whole["task/net/out/w"] - other["task/net/out/w"]).max() > 1e-3
 
 
 def test_no_gradient_flows_through_an_average():
@@ -49,39 +58,36 @@ def test_no_gradient_flows_through_an_average():
 
 
 def test_evaluation_of_the_average_is_that_of_the_network(run, tmp_path):
-    own = run.evaluations.evaluate()
-    other = trained(tmp_path, task=EvaluatesItself, eval_source=HELD_OUT).evaluations.evaluate()
-    assert dict(own) == dict(other)
+    other = make(tmp_path, task=EvaluatesItself, eval_source=HELD_OUT, **SETTINGS)
+    other.state.restore(newest(run))
+    assert dict(run.evaluations.evaluate()) == dict(other.evaluations.evaluate())
 
 
-def test_run_that_resumes_reads_the_same_average_to_the_bit(run):
-    whole = values(run)
-    run.state.restore(newest(run, up_to=10))
+def test_run_that_resumes_reads_the_same_average_to_the_bit(run, whole):
+    run.state.restore(newest(run, up_to=3))
     run.train()
     for path, value in values(run).items():
         np.testing.assert_array_equal(value, whole[path], err_msg=path)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"strategy": lambda: on_virtual_cpus(2)}, {"strategy": lambda: on_virtual_mesh(2, 1)}, {"compile": True}],
-    ids=["mirrored", "mesh", "xla"],
-)
-def test_average_is_the_same_on_two_devices_and_compiled(settings, tmp_path):
-    plain = values(trained(tmp_path, "plain", 5, task=Taught, chunk_steps=5, microbatches=2))
-    if "strategy" in settings:
-        settings = {**settings, "strategy": settings["strategy"]()}
-    other = values(trained(tmp_path, "other", 5, task=Taught, chunk_steps=5, microbatches=2, **settings))
-    for path, value in plain.items():
-        if path.startswith("task/"):
-            np.testing.assert_allclose(other[path], value, rtol=1e-4, atol=1e-5, err_msg=path)
+@pytest.mark.parametrize("how", ["mirrored", "mesh", "xla"])
+def test_averages_are_the_same_on_two_devices_and_compiled(how, whole, tmp_path):
+    """The averages of the statistics are among the variables."""
+    settings = {"compile": True} if how == "xla" else {}
+    if how != "xla":
+        settings["strategy"] = on_virtual_cpus(2) if how == "mirrored" else on_virtual_mesh(2, 1)
+    other = values(trained(tmp_path, task=Taught, **SETTINGS, **settings))
+    paths = {path for path in whole if path.startswith("task/")} | SLOTS
+    assert paths <= other.keys()
+    for path in paths:
+        np.testing.assert_allclose(other[path], whole[path], rtol=1e-4, atol=1e-5, err_msg=path)
 
 
 @pytest.mark.parametrize(
     "optimizer", [lookahead(sgd(0.1), sync_period=3), schedule_free_adamw(0.01)], ids=lambda rule: rule.name
 )
 def test_copy_has_the_values_that_evaluation_reads(optimizer, tmp_path):
-    run = trained(tmp_path, steps=8, task=type("Other", (Taught,), {"optimizer": optimizer}), chunk_steps=4)
+    run = trained(tmp_path, steps=4, task=type("Other", (Taught,), {"optimizer": optimizer}), chunk_steps=4)
     twin = run.evaluations.averaged
     twin.update()
     x = tf.random.stateless_normal([4, 3], [0, 1])

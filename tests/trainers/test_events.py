@@ -4,7 +4,6 @@ import json
 import signal
 
 import numpy as np
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.commands import CONFIGS, passed, run
@@ -37,13 +36,8 @@ def flags_of(*files, **params):
 EVERY = {f"Trainer__{name}_every": 40 for name in ("log", "evaluate", "checkpoint")} | {"Trainer__chunk_steps": 20}
 
 
-@pytest.mark.parametrize(
-    "runtime",
-    [(), pytest.param(("runtime/mirrored", "runtime/local_steps"), marks=pytest.mark.long)],
-    ids=["replicas together", "local steps"],
-)
-def test_metrics_and_events_agree_after_a_kill_and_an_evaluation_writes_nothing(runtime, tmp_path):
-    flags = flags_of("digits_linear", *runtime, **EVERY, Trainer__steps=80)
+def test_metrics_and_events_agree_after_a_kill_and_an_evaluation_writes_nothing(tmp_path):
+    flags = flags_of("digits_linear", **EVERY, Trainer__steps=80)
     assert run(*flags, "--kill_after_step=60", cwd=tmp_path).returncode == -signal.SIGKILL
     done = passed(*flags, cwd=tmp_path)
     assert "resuming from step 40" in done.stdout
