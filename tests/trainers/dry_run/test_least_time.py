@@ -1,14 +1,20 @@
 """The least time of a step, from given speeds, as sums that a reader can follow."""
 
+import re
 from collections import Counter
 
 import pytest
 import tensorflow as tf
 
 from core.estimate import TURNS, Figures, Kind, Operand, kinds_in
+from tests.toys import Line, point_source
 from trainers.dry_run import speeds as measuring
+from trainers.dry_run import time as estimating
+from trainers.dry_run.build import DryBuild
 from trainers.dry_run.speeds import Seconds, Speeds, measured_seconds
-from trainers.dry_run.time import least
+from trainers.dry_run.time import how_long, least
+from trainers.experiment import Experiment
+from trainers.settings import Settings
 
 CPU = ["/job:localhost/replica:0/task:0/device:CPU:0"]
 SPEEDS = Speeds(peak=1e9, bytes=1e6, near=1e8, starts=1e4, steps=5e3, turns=1e3)
@@ -51,6 +57,21 @@ def test_operations_are_measured_by_themselves_but_for_one_that_ones_are_nothing
     assert {kind.type for kind in found} == {"Exp", "Transpose", "AddV2"}
     assert {kind.type for kind in kinds} - {kind.type for kind in found} == {"MatrixInverse"}
     assert all(seconds.among > 0 and seconds.alone > 0 for seconds in found.values())
+
+
+class Sums(Line):
+    """Has no matrix product."""
+
+    def error(self, batch):
+        return tf.reduce_sum(batch["x"] * self.net.w[:, 0], 1) + self.net.b[0] - batch["y"]
+
+
+def test_step_without_products_takes_time_too(monkeypatch):
+    monkeypatch.setattr(estimating, "measured_speeds", lambda devices: SPEEDS)
+    build = DryBuild.of(Experiment(task=Sums, train_source=point_source()), Settings(steps=1, global_batch_size=4))
+    said = how_long(build, build.figures())
+    assert re.match(r"A step takes [\d.e-]+ ms at least, as fast as this machine is just now: ", said)
+    assert re.search(r": [\d.e-]+ ms for \d+ operations, measured by", said)
 
 
 def test_loop_time_is_no_part_of_an_operation_and_a_short_one_has_a_share_of_a_core(monkeypatch):
