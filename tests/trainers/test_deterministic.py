@@ -11,8 +11,8 @@ from tests.trainers.command_lab import write_task
 ON = "--gin_param=Experiment.deterministic = True"
 CONVNET = [
     f"--gin_file={CONFIGS / 'digits_convnet.gin'}",
-    "--gin_param=Trainer.steps = 6",
-    "--gin_param=Trainer.global_batch_size = 32",
+    "--gin_param=Trainer.steps = 3",
+    "--gin_param=Trainer.global_batch_size = 16",
     "--gin_param=ConvNetClassifier.channels = [4, 8]",
 ]
 

@@ -54,7 +54,7 @@ def test_eager_step_has_the_figures_of_the_run_and_changes_no_file(trained, tmp_
     before = bytes_in(folder / "run")
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     of_step = {line["step"] - 1: line for line in lines if line["split"] == "train"}
-    for step in (10, 13):
+    for step in (13,) if flags else (10, 13):
         done = passed(*words, "--eager", f"--step={step}", cwd=folder)
         assert "restored step 10 (`step-000000010`)" in done.stdout
         assert done.stdout.count(f"step {step} of") == (2 if flags else 1)  # each replica calls the step function

@@ -1,6 +1,7 @@
 """`--mode=evaluate_continuously` evaluates each checkpoint of a run once, in parallel, despite crashes and damage."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from core import checkpoint
 from core.errors import ConfigurationError, PeerLostError, PreemptedError
-from tests.commands import CONFIGS, environment, refused
+from tests.commands import CONFIGS, environment, fork_server, passed, refused
 from tests.trainers.trainer_lab import HELD_OUT, POINTS, make, train
 from trainers.evaluation.evaluator import Evaluator
 from trainers.modes.evaluate_continuously import BesideARun, how_it_ended
@@ -220,41 +221,44 @@ def test_unusable_timeout_is_refused(tmp_path):
 
 
 SHORT = ("steps = 120", "chunk_steps = 10", "log_every = 20", "evaluate_every = None", "checkpoint_every = 20")
-COMMAND = [
-    *(sys.executable, "-m", "trainers.main", f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--workdir=run"),
-    *(f"--gin_param=Trainer.{text}" for text in (*SHORT, "keep_checkpoints = 9")),
-]
+FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--workdir=run"]
+FLAGS += [f"--gin_param=Trainer.{text}" for text in (*SHORT, "keep_checkpoints = 9")]
+FOLLOW = [*FLAGS, "--mode=evaluate_continuously"]
 
 
-def started(tmp_path, *flags):
-    settings = {"cwd": tmp_path, "env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*COMMAND, *flags], text=True, **settings)
+def until(holds):
+    deadline = time.monotonic() + 200
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def begun(tmp_path, *flags):
+    """Begins a command in a fork; returns its pid, and the files of its output."""
+    files = tmp_path / "stdout", tmp_path / "stderr"
+    for file in files:
+        file.touch()
+    return fork_server().begin(*flags, cwd=tmp_path, stdout=str(files[0]), stderr=str(files[1])), *files
 
 
 @pytest.mark.long
 def test_killed_stopped_and_restarted_during_a_real_run(tmp_path):
     kept = tmp_path / "run" / "evaluations.jsonl"
-    first = started(tmp_path, "--mode=evaluate_continuously")
-    training = started(tmp_path)
-    deadline = time.monotonic() + 200
-    while not (kept.exists() and kept.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    assert training.wait(200) == 0
+    command = [sys.executable, "-m", "trainers.main", *FOLLOW]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as first:
+        assert any("waiting for a run to begin" in line for line in first.stdout)
+        _, _, error = begun(tmp_path, *FLAGS)
+        until(lambda: kept.exists() and kept.read_text())
+        first.kill()
+    assert fork_server().answer(200) == 0, error.read_text()
     shutil.move(tmp_path / "run" / "result.json", tmp_path)  # as if it continued
-    second = started(tmp_path, "--mode=evaluate_continuously")
-    for line in second.stdout:
-        if "waiting for a checkpoint after that of step 120" in line:
-            break
-    second.send_signal(signal.SIGTERM)
-    _, error = second.communicate(timeout=200)
-    assert (second.returncode, error.startswith("error: stopped by SIGTERM;")) == (75, True), error
+    second, output, error = begun(tmp_path, *FOLLOW)
+    until(lambda: "waiting for a checkpoint after that of step 120" in output.read_text())
+    os.kill(second, signal.SIGTERM)
+    assert fork_server().answer(200) == 75
+    assert error.read_text().startswith("error: stopped by SIGTERM;")
     shutil.move(tmp_path / "result.json", tmp_path / "run")
-    third = started(tmp_path, "--mode=evaluate_continuously")
-    output, error = third.communicate(timeout=200)
-    assert third.returncode == 0, error
-    assert "the run has ended: finished" in output
+    assert "the run has ended: finished" in passed(*FOLLOW, cwd=tmp_path).stdout
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [line["step"] for line in lines] == [20, 40, 60, 80, 100, 120]
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -74,9 +74,8 @@ def in_float64(net):
     return total / weight
 
 
-@pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.long), 4])
-def test_figures_are_those_of_whole_batches_without_padding(replicas):
-    figures, experiment = evaluated(Contrast, replicas)
+def test_figures_are_those_of_whole_batches_without_padding():
+    figures, experiment = evaluated(Contrast, 4)
     assert figures["loss"] == pytest.approx(in_float64(experiment.task.net), rel=1e-6)
     assert figures["misplaced"] == 0.0
     assert figures["mean"] == pytest.approx(10.0)

@@ -160,7 +160,6 @@ MEMORY = {
         {"outside": SHORT.format(body="pass"), "loss": TENSOR},
         ["while training", "shape [4,1073741824] and type float", "takes 16 GiB", "more than is free on `CPU:0`"],
     ),
-    "numpy": ({"outside": HOOK.format(body="np.zeros(2**46)")}, ["Unable to allocate 512. TiB", "float64"]),
     "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python can't allocate memory"]),
     "an evaluation": (
         {"loss": f"return Loss(tf.square(y))\n\n{EVALUATE}        {TOO_MUCH}"},

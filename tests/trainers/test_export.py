@@ -16,39 +16,29 @@ SHORT += ["--gin_param=Evaluator.global_batch_size = 90"]  # which an export has
 EXPORT = "--mode=export"
 
 
-def exported(folder, *kinds, name):
-    """Trains and exports in `folder`, in these formats, each compared in a fresh process; returns the export."""
-    for flags in ((), (EXPORT, f"--format={','.join(kinds)}")):
-        passed(*MLP, *SHORT, *flags, cwd=folder)
-    assert not list((folder / "run" / "export").glob(".*"))
-    return folder / "run" / "export" / name
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a run of ten steps, and its export for TensorFlow Lite."""
+    """A folder with a run of ten steps, and its export for TensorFlow Lite, compared in a fresh process."""
     folder = tmp_path_factory.mktemp("trained")
-    exported(folder, "tflite", name="step-000000010")
+    for flags in ((), (EXPORT, "--format=tflite")):
+        passed(*MLP, *SHORT, *flags, cwd=folder)
+    assert not list((folder / "run" / "export").glob(".*"))
     return folder
 
 
-@pytest.mark.parametrize("kinds", [["tflite"], pytest.param(["saved_model", "tflite"], marks=pytest.mark.long)])
-def test_comparison_is_written_down(kinds, trained, tmp_path):
+def test_comparison_is_written_down(trained):
+    """`docs/use-a-run.md` makes both formats in one export."""
     folder = trained / "run" / "export" / "step-000000010"
-    if kinds != ["tflite"]:
-        folder = exported(tmp_path, *kinds, name="step-000000010")
-    files = {"tflite": "model.tflite", "saved_model": "saved_model"}
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["export.json", *(files[kind] for kind in kinds)])
+    assert sorted(path.name for path in folder.iterdir()) == ["export.json", "model.tflite"]
     content = json.loads((folder / "export.json").read_text())
     assert content["step"] == 10
     assert content["functions"]["classify"]["inputs"] == {"image": {"dtype": "float32", "shape": [None, 8, 8, 1]}}
     compared = {"classify": {"examples": 36, "batches": [1, 3, 32]}}
     assert content["compared"] == {"source": "digits", "functions": compared}
-    assert sorted(content["formats"]) == sorted(kinds)
-    for kind in kinds:
-        found = content["formats"][kind]["differences"]["classify"]
-        assert found["logits"]["same"] == 1.0
-        assert found["logits"]["largest"] < 1e-5
+    assert [*content["formats"]] == ["tflite"]
+    found = content["formats"]["tflite"]["differences"]["classify"]
+    assert found["logits"]["same"] == 1.0
+    assert found["logits"]["largest"] < 1e-5
 
 
 def test_existing_export_stays(trained):

@@ -47,6 +47,8 @@ MISTAKES = {
     "crash of step 0": ([FILE, "--mode=summary", "--kill_after_step=0"], ["`--kill_after_step` has no effect"]),
     "only for samples": ([FILE, "--samples=3"], ["`--samples` has no effect with `--mode=train`"]),
     "only without images": ([FILE, "--mode=sample", "--samples=3", "--images=x"], ["`--samples`", "`--images`"]),
+    "only for a checkpoint": ([FILE, "--checkpoint=best"], ["`--checkpoint` has no effect with `--mode=train`"]),
+    "no checkpoint": ([FILE, "--mode=evaluate", "--checkpoint=latest"], ["`--checkpoint` is 'latest'"]),
     "misspelt format": ([FILE, "--mode=export", "--format=tflight"], ["'tflight'", "Did you mean `tflite`?"]),
     "misspelt weights": ([FILE, "--mode=export", "--weights=int9"], ["'int9'", "Did you mean `int8`?"]),
     "weights that a format hasn't": (
