@@ -61,6 +61,7 @@ _BY_FILE = {
     ),
     "tests/models/language/test_language_model.py": (
         WHOLE,
+        "test_tiles_train_the_same_on_replicas_and_in_microbatches",
         "test_language_model_passes_all_checks_of_a_task",
     ),
     "tests/models/test_vae.py": (
@@ -156,6 +157,76 @@ _BY_FILE = {
     "tests/served/test_served_training.py": (
         TRACES,
         "test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit",
+    ),
+    "tests/benchmarks/test_side_by_side.py": (
+        PROCESS,
+        "test_program_of_ours_learns_and_a_missing_peer_is_a_row",
+    ),
+    "tests/conformance/test_extremes.py": (
+        TRACES,
+        "test_outputs_and_gradients_are_those_of_float64",
+    ),
+    "tests/core/engine/test_curvature_estimates.py": (
+        TRACES,
+        "test_step_is_that_of_the_specification",
+    ),
+    "tests/core/engine/test_loss_scale.py": (
+        TRACES,
+        "test_a_scale_changes_no_bit_in_float32",
+        "test_a_scale_changes_no_bit_on_a_mesh",
+    ),
+    "tests/core/engine/test_recompute_by_path.py": (
+        TRACES,
+        "test_same_numbers_on_replicas_and_microbatches",
+    ),
+    "tests/core/layers/test_tiled_attention.py": (
+        COMPILED,
+        "test_gradients_of_tiles_are_finite_differences",
+        "test_tiles_in_a_graph_are_those_of_eager_code",
+    ),
+    "tests/core/optimizers/test_optimizer_transform.py": (
+        TRACES,
+        "test_replicas_apply_kernels_under_a_flag_as_one_device_does",
+    ),
+    "tests/core/test_checkpoint.py": (
+        PROCESS,
+        "test_a_kill_at_any_moment_leaves_a_whole_checkpoint",
+    ),
+    "tests/trainers/average/test_average_command.py": (
+        COMMANDS,
+        "test_greedy_soup_of_two_runs_is_at_least_as_good_as_each",
+        "test_last_checkpoints_are_averaged_for_evaluation_export_and_python",
+    ),
+    "tests/trainers/curvature/test_curvature.py": (
+        TRACES,
+        "test_product_is_that_with_the_whole_hessian",
+    ),
+    "tests/trainers/diagnose/test_one_device.py": (
+        COMMANDS,
+        "test_a_slow_source_is_named_and_parallel_calls_are_shown_to_hide_it",
+    ),
+    "tests/trainers/dry_run/test_budget.py": (
+        TRACES,
+        "test_budget_below_the_variables_is_refused",
+        "test_estimate_falls_with_microbatches_and_recomputation",
+        "test_resumed_run_keeps_its_choice",
+    ),
+    "tests/trainers/dry_run/test_least_time.py": (
+        TRACES,
+        "test_step_without_products_takes_time_too",
+    ),
+    "tests/trainers/hooks/test_stop.py": (
+        COMMANDS,
+        "test_command_stops_saves_and_resumes",
+    ),
+    "tests/trainers/launch/test_many_workers.py": (
+        PROCESS,
+        "test_a_lost_worker_ends_the_run_and_is_named",
+        "test_workers_end_where_one_process_does",
+    ),
+    "tests/trainers/test_averaged_teacher.py": (
+        TRACES,
+        "test_averages_are_the_same_on_two_devices_and_compiled",
     ),
 }
 SLOW = {f"{file}::{name}": why for file, (why, *names) in _BY_FILE.items() for name in names}

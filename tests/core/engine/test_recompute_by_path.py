@@ -97,7 +97,7 @@ def stored(microbatches, make=Networks):
     ("replicas", "microbatches", "patterns"),
     [
         (1, 4, {"net/blocks/*": "every_other", "g/blocks/0": "whole"}),
-        (2, 2, BLOCKS),
+        pytest.param(2, 2, BLOCKS, marks=pytest.mark.long),
     ],
 )
 def test_same_numbers_on_replicas_and_microbatches(replicas, microbatches, patterns):
