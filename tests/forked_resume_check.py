@@ -17,6 +17,6 @@ def begin() -> None:
 
 def run(command: Sequence[str], **_: Any) -> Done:
     """Returns what `subprocess.run` returns; the command's errors fit into a pipe."""
-    process = Forks.Popen(command, env=dict(os.environ), preexec_fn=lambda: None)
+    process = Forks.Popen(command, env=dict(os.environ), preexec_fn=lambda: None, stdout=Forks.PIPE)
     stdout, stderr = process.stdout.read(), process.stderr.read()
     return Done(command, process.wait(), stdout.decode(), stderr.decode())
