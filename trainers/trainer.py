@@ -54,10 +54,11 @@ class Trainer:
         `before_tracing` records the choices for these settings, and passes a line about them to its argument.
         `more_hooks` are called last.
         """
-        if settings.stages and not experiment.assembly.backend.steps_here:
+        if settings.stages and experiment.assembly.backend.not_compiled:  # DTensor may refuse a second program
             raise ConfigurationError(
-                "`Trainer.stages` is for replicas and meshes, not for parameter servers: leave it out, and resume with "
-                "another `Trainer.global_batch_size` and `--allow_config_change`."
+                "`Trainer.stages` is for one device and replicas: meshes and parameter servers keep the program of "
+                "their first step. Leave it out, and resume with another `Trainer.global_batch_size` and "
+                "`--allow_config_change`."
             )
         self.end_of_stage, settings = settings.end_of_stage(step), settings.at(step)
         self._before_tracing, self._leave_capsule, self._more_hooks = before_tracing, leave_capsule, more_hooks

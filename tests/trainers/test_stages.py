@@ -10,6 +10,7 @@ import trainers
 from core.data import ArraySource, Stream
 from core.distribution import mirrored
 from core.errors import CheckpointError, ConfigurationError
+from core.testing import on_virtual_mesh
 from tests.commands import CONFIGS, passed, run
 from tests.toys import Line
 from tests.trainers.resume_lab import outcome
@@ -144,6 +145,11 @@ def test_bad_sources_of_stages_are_refused_at_the_start(source, says, tmp_path):
 def test_batch_that_replicas_cannot_share_is_refused_at_the_start(tmp_path):
     with pytest.raises(ConfigurationError, match="from step 4 on, `global_batch_size` is 15, which"):
         make(tmp_path, **FIRST, stages={4: {"global_batch_size": 15}}, strategy=mirrored(replicas=2))
+
+
+def test_stages_of_a_mesh_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="is for one device and replicas: meshes and parameter servers keep"):
+        make(tmp_path, **FIRST, stages=STAGES, strategy=on_virtual_mesh(1, 2))
 
 
 def test_steps_of_an_earlier_stage_are_not_read(tmp_path):
