@@ -38,11 +38,11 @@ class Settings:
 
     A step's examples are divided into `microbatches`, whose gradients are summed before the one update. A
     `memory_budget` per device, such as "8 GiB", chooses their number, and then recomputation:
-    docs/fit-into-memory.md. `stages` changes the batch or the source from given steps on:
-    docs/input.md#stages. Intervals are numbers of steps; `None` means only at the
-    end. `chunk_steps` is the number of steps per call from Python (`None`: as many as intervals and memory allow,
-    up to 50). The chunk length affects only rounding, and only if `compile` makes a program of each length. For a
-    slow source, `parallel_calls` chunks are gathered at once: this takes memory, and doesn't change results.
+    docs/fit-into-memory.md. `stages` changes the batch or the source from given steps on: docs/input.md#stages.
+    Intervals are numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from
+    Python (`None`: as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only
+    if `compile` makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this
+    takes memory, and doesn't change results.
 
     `precision` is the dtype in which phases compute, "float32", "bfloat16" or "float16", or one by phase:
     `{"g": "bfloat16"}`. Variables, losses and sums stay float32. `reduce_gradients_in = "bfloat16"` halves the bytes
@@ -190,6 +190,7 @@ class Settings:
 
     def at(self, step: int) -> "Settings":
         """Returns the settings of the stage that begins or lasts at `step`."""
+        # A stage's source isn't a setting: `Input` reads it.
         changed = {name: value for name, value in self._changed_at(step).items() if hasattr(self, name)}
         return dataclasses.replace(self, **changed) if changed else self
 

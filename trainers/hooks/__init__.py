@@ -99,7 +99,7 @@ class ChunkHook:
     """Observes training: its methods are called before and after each chunk of steps."""
 
     def begin(self, run: Run) -> None:
-        """Called once, when tracing is complete and before the first step."""
+        """Called when tracing is complete and before the first step, once in each stage of `Trainer.stages`."""
 
     def before_chunk(self, run: Run) -> None:
         """Called before each chunk of steps. The chunk begins at `run.step`."""
@@ -108,7 +108,7 @@ class ChunkHook:
         """Called after each chunk of steps, before hooks that are due are called."""
 
     def close(self) -> None:
-        """Frees resources, however the training ends."""
+        """Frees resources, however the training or its stage ends."""
 
 
 class Hook(ChunkHook, abc.ABC):

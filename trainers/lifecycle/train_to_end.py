@@ -157,8 +157,10 @@ def _train(trainer: Trainer, start: Start, *, quiet: bool) -> Trainer | None:
     with trainer.section("save", "the end of the run"):
         telemetry.close()
         workdir.check_there()
-        if not trainer.state.finished:
+    if not trainer.state.finished:
+        with trainer.section("tracing", "the next stage"):
             return trainer.next_stage()
+    with trainer.section("save", "the end of the run"):
         _write_success(trainer)
         trainer.agreement.barrier()  # no worker exits before all have finished
     if is_chief() and not quiet:
