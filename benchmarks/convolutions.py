@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
-from tensorflow.python.util import _pywrap_util_port
 
 from benchmarks import pages
 from benchmarks.machine import machine
@@ -25,6 +24,7 @@ from benchmarks.pairs import interleaved, ratio
 from core.layers import Conv2D
 from core.layers.conv import convolve_image
 from core.random import Rng
+from core.tensorflow_private import uses_onednn
 
 RULE = "`Conv2D`"
 RNG = Rng.from_seed(0)
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="update the table in benchmarks/notes/performance.md")
     flags = parser.parse_args()
     tf.get_logger().setLevel("ERROR")  # each gradient is traced for each shape on purpose
-    kernels = "oneDNN's" if _pywrap_util_port.IsMklEnabled() else "its own"
+    kernels = "oneDNN's" if uses_onednn() else "its own"
     about = machine()
     title = f"TensorFlow {about['tensorflow']} with {kernels} kernels, {about['cores']} cores of {about['processor']}"
     rows, table = [], Table(*HEAD, title=title)

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.tensorflow_private import function_graph
+
 CORE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 SAME_VALUES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "Cast", "StridedSlice", "Transpose", "Slice", "Pad"}
 TENSORFLOW = os.path.join(os.path.dirname(os.path.abspath(tf.__file__)), "")
@@ -33,7 +35,7 @@ def functions_of(op: Any) -> Iterator[tuple[str, Any]]:
     """Yields `(name, graph)` of each function that `op` calls."""
     for attribute in op.node_def.attr.values():
         for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
-            graph = getattr(op.graph._get_function(name), "graph", None)  # TensorFlow has no public function for this
+            graph = function_graph(op.graph, name)
             if graph is not None:
                 yield name, graph
 

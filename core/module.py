@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from core.errors import did_you_mean
+from core.tensorflow_private import flattened, ignored_attributes
 
 M = TypeVar("M", bound=tf.Module)
 
@@ -61,7 +62,7 @@ def named_modules(module: tf.Module) -> dict[str, tf.Module]:
 
 
 def _first_paths(module: tf.Module, wanted: Callable[[object], bool]) -> dict[str, Any]:
-    found = module._flatten(predicate=wanted, with_path=True)  # tf.Module's own walk, which `variables` uses too
+    found = flattened(module, wanted, with_path=True)
     first: dict[int, tuple[str, Any]] = {}
     for path, part in found:  # a shared part (tied weights) appears under each of its paths
         first.setdefault(id(part), ("/".join(map(str, path)), part))
@@ -128,7 +129,7 @@ def copied(part: Any, made: dict[int, Any]) -> Any:
     attributes = copy.__dict__  # bypasses `tf.Module`'s `__setattr__`, which would track them for checkpoints
     attributes |= vars(part)
     for name, value in vars(part).items():
-        if name not in part._TF_MODULE_IGNORED_PROPERTIES:
+        if name not in ignored_attributes(part):
             attributes[name] = tf.nest.map_structure(lambda leaf: copied(leaf, made), value)
     attributes[_ORIGINAL] = functools.partial(original, part)  # as a function, so that its variables aren't the copy's
     return copy

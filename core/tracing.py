@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops  # not `tf.compat.v1`, which imports modules that commands don't need
-from tensorflow.python.ops import control_flow_util  # with which TensorFlow's loops detect XLA
+
+from core.tensorflow_private import GraphOrParentsInXlaContext, get_default_graph, omit_retracing_warning
 
 # TensorFlow's message, the mistake, and what to do instead. TensorFlow itself advises AutoGraph, which is off.
 _ASKED = [
@@ -49,7 +49,7 @@ def no_python_values(who: str) -> Iterator[None]:
 
 def in_xla() -> bool:
     """Says whether the code being traced will be compiled with XLA."""
-    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+    return bool(GraphOrParentsInXlaContext(get_default_graph()))
 
 
 def in_xla_on_cpu() -> bool:
@@ -68,5 +68,5 @@ def traced_for_each(function: Callable[..., Any], **settings: Any) -> Any:
     TensorFlow counts a method's traces over all objects. It would warn if a process makes several objects.
     """
     made: Any = tf.function(function, autograph=False, **settings)
-    made._omit_frequent_tracing_warning = True
+    omit_retracing_warning(made)
     return made

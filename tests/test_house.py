@@ -14,7 +14,8 @@ from tests.commands import CHECKOUT
 # the modules and packages in it that have no separate line.
 FLOORS = [
     ["core"],
-    ["core.errors", "core.graphs", "core.machine", "core.signals", "core.tracing"],
+    ["core.errors", "core.machine", "core.signals", "core.tensorflow_private"],
+    ["core.graphs", "core.tracing"],
     ["core.arguments", "core.casts", "core.choice", "core.disk", "core.rows"],
     ["core.precision"],
     ["core.random"],
@@ -89,7 +90,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 56_220
+MOST_LINES = 56_360
 
 
 def sources() -> dict[str, str]:

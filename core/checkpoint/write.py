@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # which no strategy's scope makes another of
 
 from core.checkpoint.files import TEMPORARY, Warn, free_name, plainly_named, remove_leftovers, seal, sync, sync_and_drop
 from core.checkpoint.manifest import MANIFEST, PREFIX, SavedVariable, described_in, described_value, manifest_text
 from core.checkpoint.parts import Box, InParts, key_of, merge, read_part, shape_and_slice, whole_of
+from core.tensorflow_private import ResourceVariable
 
 
 class Copy(tf.__internal__.tracking.Trackable):

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from core.tensorflow_private import next_element
+
 SOME = 1024  # values of a feature, enough to see how a strategy passes it on
 PREFETCHED = 2  # elements, on a device with its own memory
 
@@ -32,7 +34,7 @@ class PerReplica:
             if replica not in streams:
                 # Endless, so that no process has to ask the others whether elements are left.
                 streams[replica] = iter(self._on_device(self._make(replica).repeat(), replica))
-            return _taken(streams[replica])
+            return next_element(streams[replica])
 
         while True:
             yield _spread(element, self._strategy)
@@ -66,16 +68,3 @@ def _spread(value_of: Callable[[int], Any], strategy: tf.distribute.Strategy) ->
     return strategy.experimental_distribute_values_from_function(
         lambda context: value_of(context.replica_id_in_sync_group)
     )
-
-
-def _taken(stream: Any) -> Any:
-    """Returns the next element of an iterator, fetched in this thread.
-
-    TensorFlow's `next` uses another thread, and takes twice as long.
-    """
-    device = stream._iterator_resource.device
-    if "GPU" in device or "TPU" in device:
-        return next(stream)
-    types, shapes = stream._flat_output_types, stream._flat_output_shapes
-    flat = tf.raw_ops.IteratorGetNextSync(iterator=stream._iterator_resource, output_types=types, output_shapes=shapes)
-    return tf.nest.pack_sequence_as(stream.element_spec, flat)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.eager import context
 
 from core.cluster.membership import join
 from core.cluster.topology import Cluster
 from core.signals import held_back
+from core.tensorflow_private import context
 
 T = TypeVar("T")
 
@@ -25,14 +25,14 @@ def bound_connecting(workers: int, *, seconds: float) -> None:
     config = config_pb2.ConfigProto().experimental.coordination_config
     config.coordinated_job_list.add(name="worker", num_tasks=workers)
     # By default the strategy configures the same, without a limit.
-    context.context().configure_coordination_service(
+    context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
         coordinated_jobs=list(config.coordinated_job_list),
         cluster_register_timeout_in_ms=int(1000 * seconds),
     )
     # Otherwise the first worker connects to itself, and waits without a limit for the others.
-    context.context().coordination_service.cluster_register_with_barrier = True
+    context().coordination_service.cluster_register_with_barrier = True
 
 
 def connected(make: Callable[[Cluster], T], *, meeting: float, peer: float) -> T:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
 from core.errors import ConfigurationError
+from core.tensorflow_private import cross_device_ops
 
 _LARGE = 1 << 14  # numbers
 _SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -32,7 +33,7 @@ class Exchange:
         self.device: str = strategy.extended.worker_devices[0]  # of one-device phases
         self.networked = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self.ledger = Ledger()
-        operations = getattr(strategy.extended, "_cross_device_ops", None)
+        operations = cross_device_ops(strategy)
         nccl = self.replicas > 1 and isinstance(operations, tf.distribute.NcclAllReduce)
         if reduce_in == tf.bfloat16 and nccl:
             raise ConfigurationError(

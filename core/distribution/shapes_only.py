@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from core.random import undrawn
+from core.tensorflow_private import UninitializedVariable, flattened
 
 T = TypeVar("T")
 
@@ -66,4 +66,4 @@ def _without_value(_: Any, **kwargs: Any) -> tf.Variable:
 
 def _keeps_tensors(made: object) -> bool:
     """Says whether the module `made` holds a symbolic tensor of its own graph: no other graph can read it."""
-    return isinstance(made, tf.Module) and bool([*made._flatten(predicate=tf.is_symbolic_tensor)])
+    return isinstance(made, tf.Module) and bool([*flattened(made, tf.is_symbolic_tensor)])

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from core.graphs import ancestors, bodies, is_own, line, maker, sigmoid_logits
 from core.random import Drawn
+from core.tensorflow_private import is_bookkeeping
 
 _CROSS_ENTROPIES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
 _DETOURS = (tf.float16, tf.float64)  # bfloat16 needs no loss scaling, and is rarely an accident
@@ -132,7 +133,7 @@ def _describe(path: str, value: Any, found: dict[str, Any], seen: set[int]) -> N
     elif isinstance(value, tf.Module):
         shared = {key: x for key, x in vars(type(value)).items() if isinstance(x, _OF_A_CLASS)}
         for key, item in {**shared, **vars(value)}.items():
-            if not key.startswith(("_self_", "_tf_", "_TF_")):
+            if not is_bookkeeping(key):
                 _describe(f"{path}.{key}", item, found, seen)
 
 

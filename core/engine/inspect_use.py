@@ -6,8 +6,6 @@ The rules of step functions hold: no side effects, and no variables outside the 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tensorflow.python.framework import ops  # not `tf.compat.v1`, which imports modules that commands don't need
-
 from core.engine.draws import draws_twice, folds_for_nothing
 from core.engine.hints import Python, fixed_draws
 from core.engine.side_effects import paths_by_id, python_calls, refuse_side_effects, variables_of
@@ -16,6 +14,7 @@ from core.module import named_variables
 from core.random import Rng, noticing_draws
 from core.task import Task
 from core.task.guards import no_new_variables
+from core.tensorflow_private import get_default_graph
 from core.tracing import no_python_values
 
 T = TypeVar("T")
@@ -36,7 +35,7 @@ def inspected(
     warning. `rng` is the `Rng` that the task got, if any. An `exported` function may not call Python, because other
     processes lack that code.
     """
-    graph: Any = ops.get_default_graph()
+    graph: Any = get_default_graph()
     before = len(graph.get_operations())  # a source may have computed in this graph, too
     held = {**{id(v): v.name for v in variables_of(graph)}, **paths_by_id(named_variables(task))}
     python = Python(task)

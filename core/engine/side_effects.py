@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from core.errors import ConfigurationError
 from core.graphs import captured, everything, line
+from core.tensorflow_private import watched_variables
 
 _WRITES = re.compile(
     r"Assign|Resource(?!Gather)|LookupTable(Insert|Import|Remove)|(Barrier|Stack|Queue).*(Insert|Push|Pop|Enqueue|Dequeue)"
@@ -99,7 +100,7 @@ def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator
 
 def variables_of(graph: Any) -> list[tf.Variable]:
     """Returns the variables that a function's graph reads or writes, from TensorFlow's list after tracing."""
-    return list(getattr(graph, "variables", ()) or getattr(graph, "_watched_variables", ()))
+    return list(getattr(graph, "variables", ())) or watched_variables(graph)
 
 
 def refuse_side_effects(

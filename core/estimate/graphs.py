@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.ops import cond_v2, while_v2
 
 from core.graphs import ancestors, functions_of
+from core.tensorflow_private import body_of_loop, branches, condition_of_loop
 
 _KEPT, _NEEDED = "_functions_that_it_calls", "_operations_that_are_needed"
 _LOOPS = ("While", "StatelessWhile")
@@ -39,9 +39,9 @@ def called_by(op: tf.Operation) -> list[Called]:
 
 def _called_by(op: tf.Operation) -> list[Called]:
     if op.type in _LOOPS:
-        return [Called(while_v2._get_graph(op, "body", "_body_graph"), 0, times(op))]
+        return [Called(body_of_loop(op), 0, times(op))]
     if op.type in CHOICES:
-        return [Called(graph, 1, 1) for graph in cond_v2.get_func_graphs(op)]
+        return [Called(graph, 1, 1) for graph in branches(op)]
     if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
         return [Called(graph, 0, 1) for _, graph in functions_of(op)]
     return []
@@ -53,7 +53,7 @@ def is_loop(op: tf.Operation) -> bool:
 
 def times(op: tf.Operation) -> int:
     """Returns a loop's number of iterations if it counts to a known number, else 1."""
-    condition = while_v2._get_graph(op, "cond", "_cond_graph")
+    condition = condition_of_loop(op)
     bounds = [
         bound
         for less in condition.get_operations()

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import handle_data_util
 
 from core.estimate.graphs import called_by, same_buffer
 from core.estimate.memory import bytes_of
 from core.estimate.operations import performed, products_of
+from core.tensorflow_private import get_resource_handle_data
 
 # Operations that TensorFlow removes before running a function, or that run no kernel.
 _NOTHING = {
@@ -103,7 +103,7 @@ def _stands_alone(op: tf.Operation) -> bool:
 
 def _variable(x: tf.Tensor) -> Operand | None:
     """Returns the variable behind a handle as an operand. Other tensors and unknown shapes give `None`."""
-    held = handle_data_util.get_resource_handle_data(x) if x.dtype == tf.resource else None
+    held = get_resource_handle_data(x) if x.dtype == tf.resource else None
     if held is None or len(held.shape_and_type) != 1 or held.shape_and_type[0].shape.unknown_rank:
         return None
     (kind,) = held.shape_and_type

@@ -28,6 +28,7 @@ from core.estimate.graphs import (
     same_buffer,
     writes,
 )
+from core.tensorflow_private import is_stateful
 
 SizeOf = Callable[[tf.Tensor], int]
 
@@ -290,7 +291,7 @@ def _explicit_order(ops: Sequence[tf.Operation]) -> dict[str, list[tf.Operation]
 
     Waits for operations with side effects are excluded: TensorFlow adds most of them, and they hold no memory.
     """
-    pure = {op.name for op in ops if not op._is_stateful and op.outputs}
+    pure = {op.name for op in ops if not is_stateful(op) and op.outputs}
     found: dict[str, list[tf.Operation]] = {}
     for op in ops:
         for earlier in op.control_inputs:

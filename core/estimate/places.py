@@ -12,9 +12,16 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks  # which `tf.debugging.enable_check_numerics` uses, too
 
 from core.module import named_modules, original
+from core.tensorflow_private import (
+    CUSTOM_GRADIENT,
+    GRADIENT_FUNCTION,
+    GRADIENTS_HELPER,
+    IMPERATIVE_GRAD,
+    add_op_callback,
+    remove_op_callback,
+)
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -23,7 +30,6 @@ _PLACE = "_where_it_was_asked_for"
 _TENSORFLOW = str(Path(tf.__file__).parent)
 _CORE = Path(__file__).parent.parent
 _ENGINE, _OPTIMIZERS = f"{_CORE / 'engine'}/", f"{_CORE / 'optimizers'}/"
-_BACKWARD = "imperative_grad"  # called by tapes, in tensorflow/python/eager/imperative_grad.py
 
 
 class Place(NamedTuple):
@@ -42,11 +48,11 @@ def noting_places(task: tf.Module) -> Iterator[None]:
         if graph is not None and outputs:
             setattr(outputs[0].op, _PLACE, _asked_at(modules))
 
-    op_callbacks.add_op_callback(note)
+    add_op_callback(note)
     try:
         yield
     finally:
-        op_callbacks.remove_op_callback(note)
+        remove_op_callback(note)
 
 
 def place_of(op: tf.Operation) -> Place:
@@ -61,7 +67,7 @@ def _asked_at(modules: Mapping[int, str]) -> Place:
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_TENSORFLOW):
-            if code.co_name == _BACKWARD:
+            if code.co_name == IMPERATIVE_GRAD:
                 way = BACKWARD
             elif module is None and code.co_name in _DIFFERENTIATED:
                 forward = _DIFFERENTIATED[code.co_name](frame.f_locals)
@@ -97,7 +103,7 @@ def _of_ones_own(gradient: Mapping[str, Any]) -> tf.Operation | None:
 
 
 _DIFFERENTIATED = {  # TensorFlow's functions that call one operation's gradient, and how to find the operation there
-    "_gradient_function": _by_tape,  # in tensorflow/python/eager/backprop.py
-    "tape_grad_fn": _of_ones_own,  # in tensorflow/python/ops/custom_gradient.py
-    "_GradientsHelper": lambda gradient: gradient.get("op"),  # in tensorflow/python/ops/gradients_util.py
+    GRADIENT_FUNCTION: _by_tape,
+    CUSTOM_GRADIENT: _of_ones_own,
+    GRADIENTS_HELPER: lambda gradient: gradient.get("op"),
 }

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.util import _pywrap_util_port
 
 from core import initializers
 from core.arguments import check_groups, check_size
@@ -26,6 +25,7 @@ from core.layers.windows import (
 )
 from core.module import Module
 from core.random import Rng
+from core.tensorflow_private import uses_onednn
 from core.tracing import computes_by_parts
 
 
@@ -138,7 +138,7 @@ def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
         return False
     height, width = (n - k + 1 for n, k in zip(x.shape[1:3], w.shape[:2], strict=True))
     # oneDNN, which TensorFlow uses on newer processors, has fast gradient kernels.
-    eigen = not _pywrap_util_port.IsMklEnabled()
+    eigen = not uses_onednn()
     return eigen and height * width >= _OUTPUTS and _only_cpus()
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import while_v2  # whose gradients capture variables in a way of their own
 
 from core.module import Module, copied, is_copy, named_variables
 from core.random import Rng, noticing_draws
 from core.task.statistics import Statistics
+from core.tensorflow_private import captures_of_loop, flattened, get_default_graph
 
 Function = Callable[..., Any]
 RECOMPUTES = "_recomputes"  # attribute of the classes whose calls recompute: `recompute_in_place`
@@ -117,7 +117,7 @@ def _held_by(fn: Function) -> list[tf.Tensor]:
     def wanted(x: Any) -> bool:
         return _is_float(x) and not isinstance(x, tf.Variable) and (with_constants or tf.is_symbolic_tensor(x))
 
-    return list({id(x): x for x in fn._flatten(predicate=wanted)}.values())
+    return list({id(x): x for x in flattened(fn, wanted)}.values())
 
 
 def _variables_of(fn: Function) -> list[tf.Variable]:
@@ -129,10 +129,10 @@ def _read_in_loop(fn: Function) -> dict[int, tf.Tensor]:
 
     In such a gradient, TensorFlow can read a variable only through the handle that the loop's body has captured.
     """
-    here = tf.compat.v1.get_default_graph()
-    if not isinstance(here, while_v2._WhileBodyGradFuncGraph):
+    captures = captures_of_loop(get_default_graph())
+    if captures is None:
         return {}
-    captured = {id(outer): inner for outer, inner in here._forward_graph.captures}
+    captured = {id(outer): inner for outer, inner in captures}
     return {
         id(v): tf.raw_ops.ReadVariableOp(resource=captured[id(v.handle)], dtype=v.dtype)
         for v in _variables_of(fn)

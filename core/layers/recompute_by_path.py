@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record  # which knows whether a tape records
 
 from core.errors import ConfigurationError, did_you_mean, shown
 from core.layers.recompute import RECOMPUTES, recomputed_call
 from core.module import named_modules, named_variables
+from core.tensorflow_private import could_possibly_record, flattened
 
 WHOLE, EVERY_OTHER = "whole", "every_other"
 Patterns = Sequence[str] | Mapping[str, str]
@@ -81,7 +81,9 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _without_effect(root: tf.Module, pattern: str, argument: str, modules: Mapping[str, tf.Module]) -> str:
-    others = ["/".join(map(str, path)) for path, _ in root._flatten(lambda x: isinstance(x, tf.Module), with_path=True)]
+    others = [
+        "/".join(map(str, path)) for path, _ in flattened(root, lambda x: isinstance(x, tf.Module), with_path=True)
+    ]
     others += named_variables(root)
     found = next((path for path in others if _matches(path, pattern)), None)
     if found is not None:
@@ -101,7 +103,7 @@ def _recomputing(cls: type[Any]) -> type[Any]:
 
     @functools.wraps(cls.__call__)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly() or not record.could_possibly_record():
+        if tf.executing_eagerly() or not could_possibly_record():
             return cls.__call__(self, *args, **kwargs)
         return recomputed_call(self, cls.__call__, args, kwargs)
 

@@ -12,6 +12,7 @@ from core.engine.side_effects import draws_of_tensorflow, paths_by_id, python_ca
 from core.metrics import State
 from core.module import named_variables
 from core.task import Batch, Loss, Task
+from core.tensorflow_private import is_bookkeeping
 from core.testing.perturb import kept
 from core.testing.rows import TOLERANCE, apart
 from core.testing.traced import Step, steps
@@ -108,7 +109,7 @@ def _describe(path: str, value: Any, found: Snapshot, seen: set[int]) -> None:
             _describe(f"{path}[{i}]", item, found, seen)
     elif hasattr(value, "__dict__") and not type(value).__module__.startswith(("tensorflow", "numpy")):
         for key, item in list(vars(value).items()):
-            if not key.startswith(("_self_", "_tf_")):
+            if not is_bookkeeping(key):
                 _describe(f"{path}.{key}", item, found, seen)
 
 

@@ -25,6 +25,7 @@ from core.estimate import HELD
 from core.layers.recompute_by_path import EVERY_OTHER, WHOLE, Patterns
 from core.module import named_modules, named_variables
 from core.task.checks import checked_phases
+from core.tensorflow_private import flattened
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.memory import held_by_a_device, most
 from trainers.experiment import Experiment
@@ -166,7 +167,7 @@ def repeated(task: tf.Module) -> list[str]:
     """
     found = list[str]()
     paths = {id(module): path for path, module in named_modules(task).items()}
-    parents = task._flatten(predicate=lambda x: isinstance(x, tf.Module), with_path=True)
+    parents = flattened(task, lambda x: isinstance(x, tf.Module), with_path=True)
     for path, parent in [((), task), *sorted(parents, key=lambda pair: len(pair[0]))]:
         for name, value in vars(parent).items():
             if not isinstance(value, list | tuple) or len(value) < 2 or name.startswith("_"):

@@ -12,7 +12,6 @@ from typing import Any
 
 import gin
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from core.arguments import is_size
 from core.cluster import is_chief
@@ -23,6 +22,7 @@ from core.optimizers.paths import matching
 from core.precision import EVALUATE
 from core.task import Batch
 from core.task.overheard import overheard
+from core.tensorflow_private import get_default_graph
 from trainers.errors.tensorflow import explained
 from trainers.hooks import Hook, Run
 
@@ -92,7 +92,7 @@ class Activations(Hook):
         @tf.function(autograph=False)
         def look(batch: Batch) -> dict[str, tf.Tensor]:
             found: dict[str, tf.Tensor] = {}
-            graph = ops.get_default_graph()
+            graph = get_default_graph()
 
             def hear(name: str, x: tf.Tensor) -> None:
                 if x.graph is graph:  # tensors within a loop can't be used outside of it

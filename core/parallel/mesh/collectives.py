@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
-from tensorflow.python.eager import context
 
 from core.distribution.ledger import Collective
+from core.tensorflow_private import OUTPUT_SHAPES, context, export_run_metadata
 
 STEP = "step"  # the phase of all: DTensor's collectives name their operation, but not its phase
 _KIND = "Collective"
@@ -22,12 +22,12 @@ _KIND = "Collective"
 
 def collectives_of(first_run: Callable[[], Any], mesh: dtensor.Mesh) -> tuple[Any, list[Collective]]:
     """Calls `first_run`, which compiles a function. Returns its result, and the function's collectives on a device."""
-    eager = context.context()
+    eager = context()
     eager.enable_graph_collection()
     try:
         result = first_run()
     finally:
-        graphs = [found.post_optimization_graph for found in context.export_run_metadata().function_graphs]
+        graphs = [found.post_optimization_graph for found in export_run_metadata().function_graphs]
         eager.disable_graph_collection()
     device = tf.DeviceSpec.from_string(mesh.local_devices()[0])
     found = {}
@@ -48,7 +48,7 @@ def _bodies(graphs: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 def _collective(node: Any, by_name: Mapping[str, Any], mesh: dtensor.Mesh) -> Collective:
     dtype = tf.dtypes.as_dtype(node.attr["T"].type)
-    shapes = node.attr["_output_shapes"].list.shape
+    shapes = node.attr[OUTPUT_SHAPES].list.shape
     size = math.prod(dim.size for dim in shapes[0].dim) * dtype.size if shapes else 0
     return Collective(STEP, _operation(node.name), dtype.name, size, axis=_axis(node, by_name, mesh))
 

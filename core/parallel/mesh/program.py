@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
 from core.distribution import Ledger
 from core.graphs import ancestors, graphs_of
 from core.parallel.mesh.collectives import collectives_of
 from core.parallel.mesh.strategy import MeshStrategy
 from core.parallel.mesh.unsafe_ops import explained, refuse_unsafe
+from core.tensorflow_private import get_read_write_resource_inputs
 
 _MOST_JOINED = "DTENSOR_ALLREDUCE_COMBINE_OPTIMIZATION_GROUP_SIZE"
 

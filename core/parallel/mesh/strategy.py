@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
-from tensorflow.python.eager import context
 
 from core.parallel.mesh.devices import make_mesh
 from core.parallel.mesh.layouts import WHOLE
 from core.parallel.mesh.plan import BATCH, MODEL, MeshPlan, OnMesh
 from core.parallel.mesh.variable import MeshVariable, laid_out, layout, whole
 from core.random import pinning
+from core.tensorflow_private import async_wait
 
 # Returns each variable's mesh axes, given its shape; called in order of creation.
 AxesOf = Callable[[Sequence[int]], tuple[str, ...]]
@@ -131,7 +131,7 @@ class MeshStrategy:
         """Returns each local device's shard of a variable."""
         # A whole read would return the first device's copy for all. A read of one device doesn't wait for an assignment
         # on all of them, which may still be under way.
-        context.async_wait()
+        async_wait()
         handles = dtensor.unpack(variable.handle)
         return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype) for handle in handles]
 

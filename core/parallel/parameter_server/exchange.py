@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from core.distribution.exchange import Exchange, Messages
 from core.errors import ConfigurationError
 from core.parallel.parameter_server.state import Book
 from core.parallel.parameter_server.strategy import ServedStrategy
 from core.parallel.parameter_server.variable import ServedVariable, at_worker, copies_of
+from core.tensorflow_private import device
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class ServedExchange(Exchange):
                 given = gradients
                 if self.served.divide_by_staleness:  # Zhang et al., 2016: Staleness-aware Async-SGD
                     given = {path: _divided(x, tf.maximum(age, 1)) for path, x in gradients.items()}
-                with ops.device(beside_variables):
+                with device(beside_variables):
                     return write(given, others, take)
 
             return self._book.enter(phase, self.step, seen, healthy, apply)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # what `tf.Variable(...)` makes
 
 from core.errors import ConfigurationError
+from core.tensorflow_private import ResourceVariable
 
 
 class ServedVariable(ResourceVariable):

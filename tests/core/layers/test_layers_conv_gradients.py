@@ -27,7 +27,7 @@ def derivatives(convolve, x, w):
 @pytest.fixture(autouse=True)
 def eigen(monkeypatch):
     """Computes as where TensorFlow doesn't use oneDNN."""
-    monkeypatch.setattr("core.layers.conv._pywrap_util_port.IsMklEnabled", lambda: False)
+    monkeypatch.setattr("core.layers.conv.uses_onednn", lambda: False)
 
 
 CASES = [  # padding, outputs, window, size: each pair of two of them at least once
@@ -99,7 +99,7 @@ def test_custom_gradients_are_used_by_size(monkeypatch):
     monkeypatch.setattr("core.layers.conv._only_cpus", lambda: False)
     assert not pays(x, w)
     monkeypatch.undo()
-    monkeypatch.setattr("core.layers.conv._pywrap_util_port.IsMklEnabled", lambda: True)
+    monkeypatch.setattr("core.layers.conv.uses_onednn", lambda: True)
     assert not pays(x, w)
 
 

@@ -17,17 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks  # also used by `tf.debugging.enable_check_numerics`
 
 from core.module import original
+from core.tensorflow_private import (
+    CONVERTED_CALL,
+    GRADIENT_FUNCTION,
+    IMPERATIVE_GRAD,
+    add_op_callback,
+    remove_op_callback,
+)
 
 _TENSORFLOW = str(Path(tf.__file__).parent)
 _HOME = Path(__file__).parents[3]
 _ENGINE = tuple(f"{_HOME / room}/" for room in ("core/engine", "trainers"))
 _PASSED = (f"{_HOME / 'core/distribution'}/", sysconfig.get_path("stdlib"), "<")
-_GRADIENT = "_gradient_function"  # calls the gradient of one operation: in tensorflow/python/eager/backprop.py
-_CONVERTED = "converted_call"  # calls what AutoGraph made of a function, as `tf.map_fn` does: in autograph/impl/api.py
-_BACKWARD = "imperative_grad"  # calls that, and the gradients that `tf.custom_gradient` was given
 _GENERATED = "__autograph_generated_file"  # begins the names of AutoGraph's files, which go with the process
 OWN = "a custom function"
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse")
@@ -83,12 +86,12 @@ class Trail:
     def following(self) -> Iterator[None]:
         """Records each operation in its `with` block, where `tf.function`s run eagerly."""
         self._note_places(dict(self._variables.values()))
-        op_callbacks.add_op_callback(self._see)
+        add_op_callback(self._see)
         try:
             with functions_run_eagerly():
                 yield
         finally:
-            op_callbacks.remove_op_callback(self._see)
+            remove_op_callback(self._see)
 
     def origin(self, tensors: Iterable[Any]) -> Operation | None:
         """Returns the first operation with finite inputs and a non-finite output among the ancestors of `tensors`."""
@@ -135,9 +138,9 @@ class Trail:
         while frame is not None:
             code = frame.f_code
             if code.co_filename.startswith(_TENSORFLOW):
-                if gradient is None and code.co_name in (_GRADIENT, _BACKWARD):
-                    gradient = frame.f_locals if code.co_name == _GRADIENT else {"op_name": OWN}
-                if code.co_name == _CONVERTED and (made := frame.f_locals.get("converted_f")) is not None:
+                if gradient is None and code.co_name in (GRADIENT_FUNCTION, IMPERATIVE_GRAD):
+                    gradient = frame.f_locals if code.co_name == GRADIENT_FUNCTION else {"op_name": OWN}
+                if code.co_name == CONVERTED_CALL and (made := frame.f_locals.get("converted_f")) is not None:
                     lines[converted:] = _as_written(lines[converted:], made.ag_source_map)
                     converted = len(lines)
             elif code.co_filename.startswith(_ENGINE):
