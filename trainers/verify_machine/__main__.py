@@ -69,7 +69,7 @@ def _run(flags: FlagValues) -> int:
         raise ConfigurationError(f"`--out` is `{folder}`, which holds an earlier report: remove it, or give another.")
     machine = look(folder)
     lab = Lab(folder, machine, devices_together(machine, flags.replicas))
-    print(f"{len(machine.devices)} x {machine.kind}; {lab.said}", flush=True)
+    print(f"{len(machine.devices)} x {machine.kind}; {lab.said}", *machine.advice, sep="\n", flush=True)
     possible = (*CHECKS, *(TOGETHER if lab.replicas > 1 else ()), *SPEED)
     if alone := [name for name in flags.only if name not in [check.name for check in possible]]:
         raise ConfigurationError(

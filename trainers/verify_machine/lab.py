@@ -34,6 +34,7 @@ class Machine:
     devices: tuple[str, ...]
     versions: dict[str, str]
     details: tuple[str, ...]
+    advice: tuple[str, ...] = ()  # what to install for the GPUs
 
 
 def devices_together(machine: Machine, asked: int | None) -> int:
@@ -135,7 +136,8 @@ def command(log: Path, module: str, *flags: str) -> str:
 
 def look(folder: Path) -> Machine:
     found: dict[str, Any] = json.loads(command(folder / "machine.log", "trainers.verify_machine.look"))
-    return Machine(found["kind"], tuple(found["devices"]), found["versions"], tuple(found["details"]))
+    lists = (tuple(found[name]) for name in ("details", "advice"))
+    return Machine(found["kind"], tuple(found["devices"]), found["versions"], *lists)
 
 
 def write_report(lab: Lab, outcomes: Sequence[Outcome]) -> list[Path]:
@@ -146,6 +148,7 @@ def write_report(lab: Lab, outcomes: Sequence[Outcome]) -> list[Path]:
         "replicas": lab.replicas,
         "versions": lab.machine.versions,
         "details": lab.machine.details,
+        "advice": lab.machine.advice,
         "checks": [
             {"name": x.check.name, "passed": x.passed, "seen": x.seen, "seconds": round(x.seconds, 1)} for x in outcomes
         ],
@@ -163,7 +166,7 @@ def markdown(lab: Lab, outcomes: Sequence[Outcome]) -> str:
         "",
         f"Verified on {devices}; {lab.said}.",
         "",
-        *(f"- {detail}" for detail in machine.details),
+        *(f"- {detail}" for detail in (*machine.details, *machine.advice)),
         f"- {', '.join(f'{name} {version}' for name, version in sorted(machine.versions.items()))}",
         "",
         "| check | what it shows | result | seconds |",
