@@ -47,6 +47,7 @@ NOT_IDENTITY = (
     "Trainer.chunk_steps",
     "Trainer.parallel_calls",
     "Trainer.*_every",
+    "Trainer.checkpoint_every_minutes",
     "Trainer.keep_checkpoints",
     "Trainer.keep_best",
     "Trainer.section_deadline",

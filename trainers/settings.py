@@ -37,12 +37,13 @@ class Settings:
     """The settings of a training, bound as `Trainer.*`: `steps` steps of `global_batch_size` examples.
 
     A step's examples are divided into `microbatches`, whose gradients are summed before the one update. A
-    `memory_budget` per device, such as "8 GiB", chooses their number, and then recomputation:
-    docs/fit-into-memory.md. `stages` changes the batch or the source from given steps on: docs/input.md#stages.
-    Intervals are numbers of steps; `None` means only at the end. `chunk_steps` is the number of steps per call from
-    Python (`None`: as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only
-    if `compile` makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this
-    takes memory, and doesn't change results.
+    `memory_budget` per device, such as "8 GiB", chooses their number, and then recomputation: docs/fit-into-memory.md.
+    `stages` changes the batch or the source from given steps on: docs/input.md#stages. Intervals are numbers of steps;
+    `None` means only at the end. With `checkpoint_every_minutes` a run also saves by the clock: after the first chunk
+    of steps that ends this long after the last save. `chunk_steps` is the number of steps per call from Python (`None`:
+    as many as intervals and memory allow, up to 50). The chunk length affects only rounding, and only if `compile`
+    makes a program of each length. For a slow source, `parallel_calls` chunks are gathered at once: this takes memory,
+    and doesn't change results.
 
     `precision` is the dtype in which phases compute, "float32", "bfloat16" or "float16", or one by phase:
     `{"g": "bfloat16"}`. Variables, losses and sums stay float32. `reduce_gradients_in = "bfloat16"` halves the bytes
@@ -79,6 +80,7 @@ class Settings:
     log_every: int | None = 100
     evaluate_every: int | None = 500
     checkpoint_every: int | None = 500
+    checkpoint_every_minutes: float | None = None
     check_replicas_every: int | None = None
     keep_checkpoints: int = 3
     keep_every: int | None = None
@@ -111,6 +113,12 @@ class Settings:
                 raise ConfigurationError(
                     f"`Trainer.{field.name}` is {shown(value)}; it must be at most {MOST} (2 ** 31 - 1)."
                 )
+        minutes: Any = self.checkpoint_every_minutes
+        if minutes is not None and not (type(minutes) in (int, float) and 0 < minutes < math.inf):
+            raise ConfigurationError(
+                f"`Trainer.checkpoint_every_minutes` is {shown(minutes)}; give a number of minutes above 0, or None to "
+                "save by steps alone."
+            )
         if self.parallel_calls > MOST_CALLS:
             raise ConfigurationError(
                 f"`Trainer.parallel_calls` is {self.parallel_calls}; each is a thread with a chunk of its own: give at "

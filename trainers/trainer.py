@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from core import checkpoint
+from core.cluster import is_chief
 from core.distribution import Agreement
 from core.errors import CheckpointError, ConfigurationError, NotFiniteError, PreemptedError
 from core.precision import Precision
@@ -85,6 +86,7 @@ class Trainer:
         self._run_chunk: Program = self.programs.chunk
         self._chunks, self._reads = Chunks(iter(())), False
         self._evaluated = False  # since the last step
+        self._saved_at = 0.0  # on the meter's clock
         self._following: Trainer | None = None  # of the next stage
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -108,6 +110,7 @@ class Trainer:
                 self._recovery.begin()
                 self.hook_calls.begin(self)
                 self.meter.restart()
+                self._saved_at = self.meter.clock()
                 while self._lasts:
                     chunks = self._chunks
                     if self.step + self._left_of_chunk < self.end_of_stage and self._preemption.signal is None:
@@ -161,18 +164,22 @@ class Trainer:
         self.take_steps(stacked, self._left_of_chunk, run=self._run_chunk)
         self.hook_calls.after_chunk(self)
         due = self.hook_calls.due(self)
-        preempted, wanted, writing = self.agreement.any_workers(
-            self._preemption.signal is not None, self._preemption.take_wish(signal.SIGUSR1), self.state.saves.busy
+        preempted, wanted, timed, writing = self.agreement.any_workers(
+            self._preemption.signal is not None,
+            self._preemption.take_wish(signal.SIGUSR1),
+            self._save_is_timed,
+            self.state.saves.busy,
         )
         if not writing:
             self.state.saves.go_on()
-        if due or preempted or wanted:
+        if due or preempted or wanted or timed:
             with self.programs.explained():  # what a step raises that was handed out is raised here
                 self.train_step.backend.settle(self._run_chunk)
-            saving = preempted or wanted or any(isinstance(hook, SaveCheckpoint) for hook in due)
-            if self._recovery.went_back(self.telemetry, saving=saving):
+            saved = any(isinstance(hook, SaveCheckpoint) for hook in due)  # by a hook, at this step
+            if self._recovery.went_back(self.telemetry, saving=preempted or wanted or timed or saved):
                 self._read_on()
-                due = []
+                due, saved = [], True
+            timed = timed and not saved
         if due:
             self.hook_calls.call(due, self)
         if (preempted or wanted) and not self.state.finished:
@@ -186,6 +193,9 @@ class Trainer:
                 f"stopped by {self._preemption.name} after step {self.step} of {self.steps}; everything is in "
                 f"`{path.name}`. Run the same command again to go on."
             )
+        if timed and not self.state.finished:
+            with self.section("save", "the checkpoint that is due by the clock"):
+                self.save()
 
     def take_steps(self, stacked: Any, count: int, *, run: Program) -> None:
         """Takes the next `count` steps of a chunk with the program `run`, without hooks."""
@@ -222,6 +232,12 @@ class Trainer:
     @property
     def _left_of_chunk(self) -> int:
         return self.input.chunk_steps - self.step % self.input.chunk_steps
+
+    @property
+    def _save_is_timed(self) -> bool:
+        """Returns whether a save is due by the clock. The chief's clock decides for all workers."""
+        minutes = self.settings.checkpoint_every_minutes
+        return minutes is not None and is_chief() and self.meter.clock() - self._saved_at >= 60.0 * minutes
 
     def _leave_untrained(self) -> None:
         """Raises a `PreemptedError` if a signal came before the first step."""
@@ -283,6 +299,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Starts saving a checkpoint of the current step. Returns the checkpoint's path. Call it on every worker."""
+        self._saved_at = self.meter.clock()
         try:
             return self.state.save(warn=self.telemetry.warn_once)
         except NotFiniteError as error:

@@ -214,3 +214,41 @@ def test_mesh_keeps_the_best_checkpoint(tmp_path):
     passed(*flags, "--workdir=run", cwd=tmp_path, timeout=300)
     best = json.loads((tmp_path / "run" / "result.json").read_text())["best"]
     assert sorted({best["step"], 40}) == checkpoint.steps_in(tmp_path / "run" / "checkpoints")
+
+
+class Clock(Hook):
+    """A clock that each chunk of steps moves on by 40 seconds."""
+
+    now = 0.0
+
+    def after_chunk(self, run):
+        self.now += 40.0
+
+    def __call__(self, run):
+        """Does nothing at the end."""
+
+
+@pytest.mark.parametrize(
+    ("is_chief", "told", "steps"),
+    [
+        (True, {}, [20, 30, 50, 60, 80]),  # two chunks after the last save, whoever asked for that one
+        (False, {}, [30, 60, 80]),  # another worker's clock decides
+        (False, {40: True}, [30, 40, 60, 80]),
+    ],
+)
+def test_chiefs_clock_saves_on_all_workers(is_chief, told, steps, tmp_path, monkeypatch):
+    clock = Clock()
+    trainer = loop(tmp_path, clock, steps=80, checkpoint_every=30, checkpoint_every_minutes=1.0, keep_checkpoints=9)
+    trainer.meter.clock = lambda: clock.now
+    monkeypatch.setattr("trainers.trainer.is_chief", lambda: is_chief)
+
+    def any_workers(*flags):
+        if len(flags) == 1:
+            return flags
+        preempted, wanted, timed, writing = flags
+        return preempted, wanted, timed or told.get(trainer.step, False), writing
+
+    monkeypatch.setattr(trainer.agreement, "any_workers", any_workers)
+    train(trainer)
+    trainer.settle()
+    assert [found.name for found in sorted(trainer.workdir.checkpoints.iterdir())] == [f"step-{x:09d}" for x in steps]

@@ -85,6 +85,10 @@ NO_SKIP = "`Trainer.max_skips` has no effect unless a policy is 'skip'"
         ({"max_skips": 2}, NO_SKIP),
         ({"max_skips": 2, "on_nonfinite": "rollback"}, NO_SKIP),
         ({**SPIKE, "max_rollbacks": 2}, "`Trainer.max_rollbacks` has no effect unless a policy is 'rollback'"),
+        *(
+            ({"checkpoint_every_minutes": x}, f"`Trainer.checkpoint_every_minutes` is {shown(x)}; give a number of m")
+            for x in (0, -1.0, math.inf, math.nan, True, "15")
+        ),
         ({"spike_factor": 4.0}, "`Trainer.spike_factor` has no effect without `Trainer.on_spike`"),
         *(
             ({**SPIKE, "spike_factor": x}, f"`Trainer.spike_factor` is {x}; a gradient of this many times")
