@@ -86,6 +86,7 @@ def test_runtime_files_say_what_they_miss(name, says, tmp_path):
     refused(*flags, cwd=tmp_path, exit_code=2, says=[says])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "mesh"])
 def test_runtime_files_combine_with_any_experiment(name, tmp_path):
     flags = (f"--gin_file={CONFIGS / 'digits_linear.gin'}", f"--gin_file={CONFIGS / 'runtime' / name}.gin")
@@ -168,6 +169,7 @@ def write_idx(folder, *, seed=0):
                 file.write(header + array.tobytes())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(CONFIGURATIONS["mnist"]))
 def test_mnist_is_read_from_a_folder(name, tmp_path):
     (tmp_path / "mnist").mkdir()

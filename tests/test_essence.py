@@ -144,6 +144,7 @@ def test_essence_has_the_engine_s_numbers_on_two_replicas(task):
         assert means_found[phase] == pytest.approx(mean, rel=1e-5), phase
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("as_written")
 def test_essence_resumes_amid_a_chunk_to_the_same_bits(tmp_path):
     expected, _ = whole_run(Weighted)
@@ -152,6 +153,7 @@ def test_essence_resumes_amid_a_chunk_to_the_same_bits(tmp_path):
         np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
+@pytest.mark.long
 def test_essence_stops_before_a_step_that_is_not_finite():
     class Breaks(Classifier):
         def loss(self, batch, rng):

@@ -18,6 +18,7 @@ LEARNT = {  # by 60 steps
 names = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda path: path.name)
 
 
+@pytest.mark.long
 @names
 def test_an_example_trains_by_the_command(folder, tmp_path):
     flags = ("--gin_param=steps = 60", "--gin_param=Trainer.precision = 'bfloat16'", f"--workdir={tmp_path}")

@@ -192,15 +192,8 @@ def test_gans_by_hand_train_as_tapeloop_does(name, small, tmp_path, monkeypatch)
     assert measured(work, advance, seconds=0.0)["loss"] == pytest.approx(loss, rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "softmax",
-        pytest.param("mlp", marks=pytest.mark.long),
-        pytest.param("conv", marks=pytest.mark.long),
-        pytest.param("transformer", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["softmax", "mlp", "conv", "transformer"])
 def test_by_hand_and_jax_train_as_tapeloop_does(name, small, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     work, loss = ours_on(tmp_path / name, tmp_path / "run", monkeypatch)

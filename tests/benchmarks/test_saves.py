@@ -16,6 +16,7 @@ SMALL = {"examples": 8, "sizes": [64, 8, 10], "steps": 4}
 PAGE = CHECKOUT / "docs" / "checkpoints.md"
 
 
+@pytest.mark.long
 def test_rows_say_how_long_the_loop_waits_and_steps_take():
     rows = saves.measured(2, **SMALL)
     assert [row[0] for row in rows] == ["meanwhile", "in the loop"]

@@ -2,11 +2,14 @@
 
 import re
 
+import pytest
+
 from benchmarks import environments
 from benchmarks.side_by_side import __main__ as side_by_side
 from tests.commands import CHECKOUT, run
 
 
+@pytest.mark.long
 def test_program_of_ours_learns_and_a_missing_peer_is_a_row(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
     monkeypatch.setattr(side_by_side, "_run", lambda words, folder: run(*words[3:], cwd=folder))

@@ -65,6 +65,7 @@ ENDS: list[tuple[Callable[[int], Schedule], float, float]] = [  # of so many ste
 ]
 
 
+@pytest.mark.long
 def test_schedule_begins_and_ends_exactly_at_its_rates() -> None:
     lengths = (7, 49, 10**6)  # 1/49 times 49 isn't one in float32
     asked = [(make(n), [0, n, 10 * n]) for make, *_ in ENDS for n in lengths]

@@ -140,6 +140,7 @@ class Averaged(Task):
         return Loss(tf.reduce_sum(tf.square(y[0] - y[1]), 1), statistics=statistics)
 
 
+@pytest.mark.long
 def test_copies_add_what_they_see_to_the_averages_of_their_original():
     assembly = assemble(Averaged, on_virtual_cpus(2))
     first = assembly.task.net.layers[0]

@@ -31,6 +31,7 @@ def test_rows_have_any_shape():
     assert RNG.rows.uniform(4).shape == [4]
 
 
+@pytest.mark.long
 def test_graph_and_xla_draw_the_same():
     def draw(step):
         rng = RNG.fold("noise").fold(step)

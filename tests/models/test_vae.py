@@ -100,6 +100,7 @@ def test_bound_is_below_the_evidence():
     assert np.all(np.abs(np.mean(bounds, axis=0) - exact) < 5.0 * error)
 
 
+@pytest.mark.long
 def test_vae_passes_all_checks_of_a_task_and_overfits():
     task = tiny(rng=Rng.from_seed(0))
     assert_task(task, BATCH)

@@ -41,6 +41,7 @@ def saved(workdir):
     return sorted(int(path.name.removeprefix("step-")) for path in (workdir / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.long
 def test_chief_saves_or_leaves_on_signals_and_its_metric_line_loses_no_step(tmp_path):
     (tmp_path / "signals.py").write_text(SIGNALS)
     hooks = ["Trainer.hooks = [@Signals()]", "Signals.every = 5", "Trainer.steps = 80"]

@@ -2,6 +2,8 @@
 
 import contextlib
 
+import pytest
+
 from tests.commands import run
 from tests.served.lab import RUNTIME, Served, counting, figures, flags, hashes, values
 
@@ -31,6 +33,7 @@ class Many(Count):
 """
 
 
+@pytest.mark.long
 def test_served_run_at_one_worker_is_the_synchronous_run_to_the_bit(tmp_path):
     """Each resumes from the other's checkpoint."""
     mixed, whole = tmp_path / "mixed", tmp_path / "whole"
@@ -81,6 +84,7 @@ class Normalised(Count):
 """
 
 
+@pytest.mark.long
 def test_averaged_statistics_of_normalisation_are_those_of_one_device(tmp_path):
     """With one worker, since two take separate steps."""
     arguments = counting(tmp_path, "Trainer.steps = 10", "Experiment.task = @Normalised")
@@ -96,6 +100,7 @@ def test_averaged_statistics_of_normalisation_are_those_of_one_device(tmp_path):
     assert sum("/statistics/" in path for path in hashes(tmp_path / "run")) == 2
 
 
+@pytest.mark.long
 def test_two_workers_take_each_step_once_from_weights_of_one_moment(tmp_path):
     """Each step adds one to all weights, so a worker that reads during another's push sees some that differ.
 

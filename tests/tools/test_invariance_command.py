@@ -64,6 +64,7 @@ def test_refusal_on_a_mesh_is_a_problem_unless_it_is_known(monkeypatch):
     assert measure(as_subject(Ragged), [], [(2, 1)], steps=1).problems == []
 
 
+@pytest.mark.long
 def test_difference_on_a_mesh_is_found(monkeypatch):
     monkeypatch.setattr("core.parallel.mesh.program.refuse_unsafe", lambda function, parts: None)
 

@@ -18,6 +18,7 @@ def test_steps_beyond_the_last_one_are_refused(tmp_path):
         pass_steps(trainer, 21)
 
 
+@pytest.mark.long
 def test_replayed_steps_end_in_the_bits_of_training(tmp_path):
     how = {"steps": 15, "chunk_steps": 5, "log_every": 15, "checkpoint_every": 5, "keep_checkpoints": 9}
     train(trainer := make(tmp_path, **how))

@@ -72,6 +72,7 @@ def run(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("statistics"), eval_source=HELD_OUT, checkpoint_every=10)
 
 
+@pytest.mark.long
 def test_averaged_statistics_are_the_weighted_means_of_the_batches(run):
     chunks = run.input.chunks_from(0)
     batches = [x for _ in range(2) for x in next(chunks)["x"].numpy()[:, 0]]
@@ -89,6 +90,7 @@ class Ahead(Normalised):
     optimizer = lookahead(sgd(0.3), sync_period=5, slow_step_size=0.5)
 
 
+@pytest.mark.long
 def test_statistics_of_slow_weights_are_those_of_the_batches_before_they_moved(tmp_path):
     run = trained(tmp_path, task=Ahead)
     chunks = run.input.chunks_from(0)
@@ -133,6 +135,7 @@ class Digits(Task):
         return self.judged(batch)
 
 
+@pytest.mark.long
 def test_averaged_statistics_come_nearer_to_one_pass_over_the_data_than_moving_ones(tmp_path):
     run = trained(tmp_path, steps=200, task=Digits, source=digits(), eval_source=digits("test"))
     twin, raw = run.evaluations.averaged, named_variables(run.experiment.task)

@@ -45,6 +45,7 @@ def whole(run):
     return values(run)
 
 
+@pytest.mark.long
 def test_average_changes_what_is_learnt(whole, tmp_path):
     other = values(trained(tmp_path, task=type("Alone", (Normalised,), {"optimizer": Taught.optimizer}), **SETTINGS))
     assert np.abs(whole["task/net/out/w"] - other["task/net/out/w"]).max() > 1e-3
@@ -63,6 +64,7 @@ def test_evaluation_of_the_average_is_that_of_the_network(run, tmp_path):
     assert dict(run.evaluations.evaluate()) == dict(other.evaluations.evaluate())
 
 
+@pytest.mark.long
 def test_run_that_resumes_reads_the_same_average_to_the_bit(run, whole):
     run.state.restore(newest(run, up_to=3))
     run.train()
@@ -70,6 +72,7 @@ def test_run_that_resumes_reads_the_same_average_to_the_bit(run, whole):
         np.testing.assert_array_equal(value, whole[path], err_msg=path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["mirrored", "mesh", "xla"])
 def test_averages_are_the_same_on_two_devices_and_compiled(how, whole, tmp_path):
     """The averages of the statistics are among the variables."""
@@ -83,6 +86,7 @@ def test_averages_are_the_same_on_two_devices_and_compiled(how, whole, tmp_path)
         np.testing.assert_allclose(other[path], whole[path], rtol=1e-4, atol=1e-5, err_msg=path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "optimizer", [lookahead(sgd(0.1), sync_period=3), schedule_free_adamw(0.01)], ids=lambda rule: rule.name
 )

@@ -89,6 +89,7 @@ def test_batch_that_finds_no_memory(tmp_path):
     refused(LINEAR, flag, cwd=tmp_path, exit_code=8, says=["Trainer.global_batch_size", "GiB"])
 
 
+@pytest.mark.long
 def test_other_configuration_in_the_workdir(finished, tmp_path):
     changed = (LINEAR, *SHORT, "--gin_param=sgd.momentum = 0.5")
     says = ["- sgd.momentum = 0.9", "+ sgd.momentum = 0.5", "--allow_config_change"]

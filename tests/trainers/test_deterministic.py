@@ -35,6 +35,7 @@ def test_two_runs_end_in_the_same_bits(flags, tmp_path):
     assert bits(tmp_path / "one") == bits(tmp_path / "other")
 
 
+@pytest.mark.long
 def test_deterministic_mode_is_tensorflows_and_no_part_of_the_identity(tmp_path):
     # A random number without a seed is what TensorFlow refuses in this mode, and in no other.
     flag = write_task(tmp_path, init="tf.random.normal([1])")

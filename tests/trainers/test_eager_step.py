@@ -48,6 +48,7 @@ def figures_of(stdout):
     return {name: float(x) for name, x in re.findall(r"(\w+) ([\d.e+-]+)(?:,|$)", line.partition("saved: ")[2])}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [pytest.param((), id="one device"), pytest.param((TWO,), id="two", marks=LONG)])
 def test_eager_step_has_the_figures_of_the_run_and_changes_no_file(trained, tmp_path, flags):
     folder, words = (tmp_path, train(tmp_path, *flags)) if flags else trained
@@ -102,6 +103,7 @@ def test_step_beyond_the_run_and_one_before_its_checkpoints(trained):
     refused(*words, "--eager", "--step=9", cwd=folder, exit_code=5, says=["`--step` is 9", "no checkpoint"])
 
 
+@pytest.mark.long
 def test_step_on_the_way_that_is_not_finite_is_named(trained, tmp_path):
     words = trained[1]
     shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)

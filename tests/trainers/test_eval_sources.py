@@ -32,6 +32,7 @@ def figures_of(lines, step=40):
     return {split: figures for at, split, figures in lines if at == step and split != "train"}
 
 
+@pytest.mark.long
 def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
     """Averages of weights and traces are shared, and the order of tracing changes nothing."""
 
@@ -52,6 +53,7 @@ def test_each_source_has_the_figures_that_it_has_alone(tmp_path):
     assert len({id(each.averaged.task) for each in evaluators.values()}) == 1
 
 
+@pytest.mark.long
 def test_eval_sources_change_no_weight_and_their_figures_are_remembered(tmp_path):
     sources = {"noisy": part(20, noise=2.0)}
     trainer = make(tmp_path, "with", eval_source=HELD_OUT, eval_sources=sources, evaluate_every=20)
@@ -108,6 +110,7 @@ SHORT = ("steps = 20", "chunk_steps = 10", "log_every = 10", "evaluate_every = 1
 FLAGS = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", *(f"--gin_param=Trainer.{text}" for text in SHORT)]
 
 
+@pytest.mark.long
 def test_from_gin_into_every_file_of_a_run(tmp_path):
     """A run that began without named sources resumes with them: they aren't part of its identity."""
     assert run(*FLAGS, "--workdir=run", cwd=tmp_path).returncode == 0

@@ -98,6 +98,7 @@ def world(trained, tmp_path):
     return World(trained, tmp_path)
 
 
+@pytest.mark.long
 def test_checkpoints_are_evaluated_as_they_come_until_the_run_is_over(world):
     world.follow(world.begin, lambda: world.save(10), lambda: world.save(20, 30), lambda: (world.save(40), world.end()))
     assert [(line["step"], line["split"]) for line in world.lines] == [(step, "eval") for step in STEPS]

@@ -4,6 +4,7 @@ import json
 import signal
 
 import numpy as np
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.commands import CONFIGS, passed, run
@@ -52,6 +53,7 @@ def test_metrics_and_events_agree_after_a_kill_and_an_evaluation_writes_nothing(
     assert f"loss {found['eval', 80, 'loss']:.4f}" in done.stdout
 
 
+@pytest.mark.long
 def test_events_hold_pictures_histograms_and_the_configuration(tmp_path):
     how = {"Trainer__steps": 10, "Trainer__log_every": 10, "Trainer__checkpoint_every": None}
     how |= {

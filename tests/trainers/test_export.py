@@ -111,6 +111,7 @@ def mine(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_custom_task_is_exported_and_used_by_tensorflow(mine, tmp_path):
     """The comparison has loaded it in a process that can't import this project."""
     shutil.copytree(mine, tmp_path, dirs_exist_ok=True)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.commands import CONFIGS, run_process
 
 # The command, its process and its folder take 12 files; the audit of the gin files and the run's identity 8; the
@@ -26,6 +28,7 @@ Saves.begin = listing
 """
 
 
+@pytest.mark.long
 def test_training_passes_through_few_files(tmp_path: Path) -> None:
     (tmp_path / "listing.py").write_text(LISTING)
     bindings = ["import listing", "Trainer.steps = 20", "Trainer.checkpoint_every = 10"]

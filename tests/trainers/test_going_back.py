@@ -51,6 +51,7 @@ def test_stream_resumes_past_bad_steps_and_ends_the_same_if_killed(tmp_path, pol
     assert lab.end_of(again) == lab.end_of(whole)
 
 
+@pytest.mark.long
 def test_run_goes_back_to_the_checkpoint_being_written(tmp_path, monkeypatch, around):
     """The bad step is found long before the writer is done."""
     held, asked, write = threading.Event(), [], saves.write_parts

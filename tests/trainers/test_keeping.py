@@ -246,6 +246,7 @@ Trainer.keep_checkpoints = 1
 """
 
 
+@pytest.mark.long
 def test_command_names_the_best_and_evaluates_it(tmp_path):
     (tmp_path / "stop.gin").write_text(GIN)
     flags = [*FLAGS, "--gin_file=stop.gin"]

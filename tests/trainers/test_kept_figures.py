@@ -69,6 +69,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_evaluating_a_finished_run_adds_missing_figures_once(trained, tmp_path):
     workdir = shutil.copytree(trained, tmp_path / "run")
     *others, last = lines_of(workdir / "metrics.jsonl")
@@ -87,6 +88,7 @@ def test_evaluating_a_finished_run_adds_missing_figures_once(trained, tmp_path):
     assert lines_of(workdir / "metrics.jsonl") == more
 
 
+@pytest.mark.long
 def test_evaluation_that_differs_leaves_the_line_of_the_run(trained, tmp_path):
     workdir = shutil.copytree(trained, tmp_path / "run")
     metrics = workdir / "metrics.jsonl"
@@ -108,6 +110,7 @@ def test_differences_are_infinite_where_one_is_no_number():
     assert differences(own, found) == {"a": 0.5, "b": 0.005, "c": 0.0, "d": inf}
 
 
+@pytest.mark.long
 def test_figures_of_a_run_at_work_go_into_a_separate_file(trained, tmp_path):
     """Only the holder of the lock writes `metrics.jsonl`; readers see both files as one."""
     workdir = shutil.copytree(trained, tmp_path / "run")

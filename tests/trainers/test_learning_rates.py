@@ -1,5 +1,7 @@
 """A metric line has the learning rate of each optimizer in the line's last step."""
 
+import pytest
+
 from core.distribution import mirrored
 from core.optimizers import adam, linear, sgd
 from core.task import Update
@@ -35,6 +37,7 @@ def test_metric_line_has_the_rate_of_each_phase_which_counts_its_own_updates(tmp
     assert rates(tmp_path, Two, strategy=mirrored(replicas=2)) == expected
 
 
+@pytest.mark.long
 def test_metric_line_has_the_rates_of_local_steps_and_their_outer_optimizer(tmp_path):
     outer = sgd(linear(1.0, 0.0, steps=8), momentum=0.9)
     lines = rates(tmp_path, Scheduled, strategy=mirrored(replicas=2), local_steps=5, outer=outer)

@@ -103,6 +103,7 @@ def contents(path):
     return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(path.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.long
 def test_loaded_run_evaluates_as_the_command_and_changes_no_file(trained, monkeypatch, tmp_path):
     path, before = trained, contents(trained)
     monkeypatch.chdir(tmp_path)
@@ -134,6 +135,7 @@ def test_loaded_run_shows_the_figures_of_its_own_step():
         assert repr(load.LoadedRun(Path("run"), step, "task", None, figures, None, None)).endswith(f"'task', {shown}")
 
 
+@pytest.mark.long
 def test_loaded_runs_have_separate_bindings_in_any_order(bent):
     x = {"x": tf.constant([1.0])}
 
@@ -209,6 +211,7 @@ def test_bindings_that_only_a_step_reads_are_named(bent, tmp_path):
         assert float(one.task.evaluate(x).per_example[0]) == 4.5
 
 
+@pytest.mark.long
 def test_checkpoint_that_is_replaced_meanwhile_is_followed_by_the_next(trained, tmp_path, monkeypatch):
     path = tmp_path / "going_on"
     shutil.copytree(trained, path)
@@ -268,6 +271,7 @@ def test_users_modules_are_found_in_the_working_directory(bent, monkeypatch, tmp
     assert sys.path == before
 
 
+@pytest.mark.long
 def test_evaluations_of_many_loaded_runs_warn_of_nothing(bent):
     heard = []
     handler = logging.Handler()

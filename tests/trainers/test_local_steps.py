@@ -65,6 +65,7 @@ def test_dry_run_counts_collectives_by_round(tmp_path):
     assert "between replicas, in a round of 20 steps" in done.stdout
 
 
+@pytest.mark.long
 def test_eager_round_is_the_traced_one(tmp_path):
     settings = {"task": toys.Line, "source": toys.point_source(64), "strategy": on_virtual_cpus(2), "steps": 4}
     settings |= {"local_steps": 2, "chunk_steps": 2, "log_every": None, "outer": sgd(0.9)}

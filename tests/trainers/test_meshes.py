@@ -52,6 +52,7 @@ def assert_same_lines(found, expected):
             assert figures[name] == pytest.approx(x, rel=2e-5, abs=2e-5), (step, split, name)
 
 
+@pytest.mark.long
 def test_run_on_a_mesh_has_the_metrics_of_one_device(on):
     """In chunks and microbatches, with evaluation of averages over a last batch that is smaller."""
     assert_same_lines(on("2x2")[1], on("one device")[1])

@@ -151,6 +151,7 @@ class Full(Hook):
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, hard))
 
 
+@pytest.mark.long
 def test_full_disk_for_observers_changes_no_bit_of_a_run(unobserved, tmp_path):
     hooks = [Full(20), SampleGrid(10), Histograms(10), Full(resource.getrlimit(resource.RLIMIT_FSIZE)[0])]
     looked, shown = run(tmp_path, "looked", hooks=hooks), io.StringIO()

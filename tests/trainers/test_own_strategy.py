@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import tensorflow as tf
 from command_lab import gin
 
@@ -98,6 +99,7 @@ def lines(folder):
     return found
 
 
+@pytest.mark.long
 def test_strategy_in_a_file_of_its_own_serves_every_mode(tmp_path):
     (tmp_path / "my_strategy.py").write_text(STRATEGY)
     own = gin(tmp_path, "import my_strategy\nExperiment.strategy = @recorded()\n")

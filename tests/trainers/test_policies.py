@@ -16,6 +16,7 @@ from trainers.options.bad_steps import Policies
 around = pytest.fixture(scope="module")(lab.leading)
 
 
+@pytest.mark.long
 def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path, around):
     """A run that is killed among them ends at the same step, with the same bits."""
     examples, how = lab.struck(tmp_path, 7, 8, 23, 29, 30, 31), {"on_nonfinite": "skip", "max_skips": 2}
@@ -34,6 +35,7 @@ def test_bad_steps_are_skipped_until_too_many_come_in_a_row(tmp_path, around):
     lab.assert_same(lab.weights(again), lab.weights(whole))
 
 
+@pytest.mark.long
 def test_rollback_resumes_past_the_examples_and_ends_the_same_if_it_is_killed(tmp_path, around):
     examples, how = lab.struck(tmp_path, 23), {"on_nonfinite": "rollback"}
     whole = lab.trainer_of(tmp_path, "whole", examples, **how)

@@ -1,6 +1,7 @@
 """The progress in a loss: the same in any chunks and after a resume, and part of a run's identity."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from command_lab import write_task
 
@@ -56,6 +57,7 @@ BY_STEP = "return Loss(tf.square(y) / tf.cast(1 + rng.step, tf.float32))"
 BY_PROGRESS = "return Loss(tf.square(y) * (1.0 + rng.progress))"
 
 
+@pytest.mark.long
 def test_progress_in_a_loss_makes_the_number_of_steps_part_of_the_run(tmp_path):
     """The step alone isn't part of it."""
 

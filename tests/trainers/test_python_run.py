@@ -77,6 +77,7 @@ def whole(folder):
     return trainers.train(experiment(), settings(), folder / "whole", quiet=True)
 
 
+@pytest.mark.long
 def test_results_are_those_of_the_command(whole, folder):
     passed(*FLAGS, cwd=folder)
     loaded = trainers.load(folder / "command")
@@ -91,6 +92,7 @@ def test_results_are_those_of_the_command(whole, folder):
     assert "+ Experiment.task = @MlpClassifier" in refused.stderr
 
 
+@pytest.mark.long
 def test_run_that_failed_or_was_stopped_resumes_and_longer_settings_continue_it(whole, folder, capsys):
     path, before = folder / "stopped", signal.getsignal(signal.SIGINT)
 
@@ -233,6 +235,7 @@ def test_interruption_never_ends_the_process_of_a_notebook():
                 interrupt()
 
 
+@pytest.mark.long
 def test_hook_of_another_experiment_is_refused(folder):
     stopping = settings(
         hooks=[EarlyStopping("min loss", every=10, patience=1, least_change=100.0)],

@@ -17,6 +17,7 @@ def kept(workdir):
     return {path: path.read_bytes() for path in [*(workdir / "config").rglob("*.*"), workdir / "run.json"]}
 
 
+@pytest.mark.long
 def test_only_a_start_that_succeeds_is_recorded(tmp_path):
     flags = [write_task(tmp_path), "--workdir=run", "--gin_param=Trainer.checkpoint_every = 10"]
     done = run(*flags, "--kill_after_step=10", cwd=tmp_path)

@@ -42,6 +42,7 @@ def of_text(net, batch):
 texts = with_loss(of_text)
 
 
+@pytest.mark.long
 def test_auto_leaves_xla_out_if_it_cannot_compile_the_task_any_more_and_names_the_line(tmp_path):
     clock = Clock(1.0, 0.5, 0.7)
     assert choose(make(tmp_path, task=Line, compile="auto"), clock.program, clock=clock)[0] == "xla"
@@ -113,6 +114,7 @@ def mixing(net, batch):
     return tf.reduce_sum(logits - tf.reduce_mean(all_rows(logits), 0), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "how", "why"),
     [

@@ -24,6 +24,7 @@ class Sketch(Hook):
 """
 
 
+@pytest.mark.long
 def test_killed_between_the_last_checkpoint_and_the_result(tmp_path):
     """Every metric is there, even of a hook that reported much earlier; leftovers of the last save are removed."""
     (tmp_path / "sketch.py").write_text(SKETCH)

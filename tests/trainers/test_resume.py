@@ -59,6 +59,7 @@ def test_sigterm_saves_and_asks_to_be_run_again(tmp_path):
     assert checkpoint.newest(tmp_path / "stopped" / "checkpoints", warn=print).step == result["step"]
 
 
+@pytest.mark.long
 def test_workdir_holds_the_documented_files_and_its_configuration_trains_the_same(whole, tmp_path):
     for name in ("config/given.gin", "config/operative.gin", "metrics.jsonl", "run.json", "result.json"):
         assert (whole / name).stat().st_size, name

@@ -51,6 +51,7 @@ def whole(tmp_path_factory):
     return folder / "whole"
 
 
+@pytest.mark.long
 def test_command_resumes_a_stream_exactly(whole, tmp_path):
     write(tmp_path)
     killed_after(whole, 30, tmp_path)

@@ -90,6 +90,7 @@ def closed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_closed_streams_end_up_in_no_file(closed):
     workdir = closed / "closed"
     assert json.loads((workdir / "result.json").read_text())["exit_code"] == 0

@@ -40,6 +40,7 @@ def test_summary_names_a_network_on_one_device(tmp_path):
     assert where >= {("g", "g", "one device"), ("d", "d", "every replica")}
 
 
+@pytest.mark.long
 def test_summary_on_a_mesh_has_layouts_and_bytes(tmp_path):
     files = [f"--gin_file={CONFIGS / name}.gin" for name in ("text_tiny", "runtime/mesh_transformer")]
     done = passed(*files, "--mode=summary", cwd=tmp_path)

@@ -5,6 +5,8 @@ import pty
 import re
 import threading
 
+import pytest
+
 from tests.commands import CONFIGS, fork_server, passed
 
 FLAGS = (
@@ -42,6 +44,7 @@ def read_all(terminal: int) -> str:
         parts.append(part)
 
 
+@pytest.mark.long
 def test_terminal_shows_progress_and_a_pipe_gets_the_metric_lines(tmp_path):
     (tmp_path / "slowly.py").write_text(SLOWLY)
     (tmp_path / "slowly.gin").write_text("import slowly\nTrainer.hooks = [@Slowly()]\nSlowly.every = 10\n")

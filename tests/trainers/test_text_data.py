@@ -39,6 +39,7 @@ def bigrams(vocabulary=257):
     return lambda *, rng: Bigrams(rng=rng, vocabulary=vocabulary)
 
 
+@pytest.mark.long
 def test_losses_are_the_same_on_one_device_and_two_replicas(tmp_path):
     losses = []
     for replicas in (1, 2):

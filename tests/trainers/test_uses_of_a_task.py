@@ -219,6 +219,7 @@ SAMPLES = """return Loss(tf.square(y))
 """
 
 
+@pytest.mark.long
 def test_command_that_samples_with_an_unowned_variable_ends_with_2(tmp_path):
     """The command has trained the task: no step reads that variable."""
     flag = write_task(tmp_path, outside='OUTSIDE = tf.Variable(0.5, name="outside")', loss=SAMPLES)

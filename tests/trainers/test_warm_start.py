@@ -195,6 +195,7 @@ def linear(tmp_path_factory):
     return folder / "a"
 
 
+@pytest.mark.long
 def test_command_starts_from_another_run_once_and_outlives_it(linear, tmp_path):
     shutil.copytree(linear, tmp_path / "a")
     whole = passed(LINEAR, *SHORT, *WARM, "--workdir=whole", cwd=tmp_path)
@@ -237,6 +238,7 @@ def test_start_from_a_wrong_value_or_a_lost_folder_is_refused(bindings, code, me
     refused(LINEAR, *SHORT, *bindings, "--workdir=runs/new", cwd=tmp_path, exit_code=code, says=[message])
 
 
+@pytest.mark.long
 def test_command_restarts_the_optimizer_once(linear, tmp_path):
     """It does so once even if it is killed and repeated; the optimizer may differ."""
     longer = (*SHORT, "--gin_param=Trainer.steps = 40", "--gin_param=Trainer.checkpoint_every = 10")

@@ -97,6 +97,7 @@ def test_guards_alone_are_not_enough_for_launch_where_people_are_at_work(at_work
     assert network.choose_network(open_ports=False).line.startswith(network.GUARDED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place", [{"type": "worker", "index": 0}, {"type": "ps", "index": 0}], ids=["worker", "server"]
 )

@@ -31,6 +31,7 @@ def tokenizer(request, file):
     return byte_tokens() if request.param == "bytes" else bpe(str(file))
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(text=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_tokenizer_decodes_every_text_to_itself(tokenizer, text):

@@ -59,16 +59,19 @@ def three_steps(task):
     return train(task, WORDS, 2, 2, steps=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("replicas", "microbatches"), [(1, 1), (2, 2)])
 def test_clipped_step_is_that_of_the_specification(replicas, microbatches):
     assert_as_plain(Clipped, WORDS, replicas, microbatches)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("replicas", "compile"), [(2, False), (1, True)], ids=["graph", "compiled"])
 def test_limit_that_no_example_reaches_changes_nothing(replicas, compile):
     assert_same(train(Barely, WORDS, replicas, 2, steps=3, compile=compile), three_steps(Unclipped))
 
 
+@pytest.mark.long
 def test_one_device_clips_the_same_examples_as_replicas():
     found = train(Clipped, WORDS, 2, 2, steps=3, placements={"net": ONE_DEVICE})
     expected = three_steps(Clipped)

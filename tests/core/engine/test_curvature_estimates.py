@@ -45,6 +45,7 @@ class Grouped(Curved):
     rule = chain(clip_by_global_norm(1.0), groups({"1/*": sgd(0.1)}, otherwise=RULE))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "replicas", "microbatches"),
     [(Curved, 1, 1), (Curved, 2, 2), (Grouped, 1, 2)],
@@ -56,6 +57,7 @@ def test_step_is_that_of_the_specification(task, replicas, microbatches):
     assert np.abs(slot).max() > 1e-4
 
 
+@pytest.mark.long
 def test_compiled_step_is_the_same():
     assert_same(*(train(Curved, WORDS, 1, 2, steps=3, compile=compile) for compile in (True, False)))
 

@@ -146,6 +146,7 @@ def test_steps_that_overflow_are_not_skipped_steps():
     assert applied == STEPS - 6 == training.variables["optimizer/net/step"].numpy()
 
 
+@pytest.mark.long
 def test_replicas_and_microbatches_agree_on_the_scale():
     data = steep(_2=8, _3=8, _7=9)
     training = float16(Steep, 2, 4, data=data)
@@ -154,6 +155,7 @@ def test_replicas_and_microbatches_agree_on_the_scale():
     assert training.variables["loss_scale/net/scale"].numpy() == START / 2**training.overflowed
 
 
+@pytest.mark.long
 def test_a_chunk_that_xla_compiles_takes_the_same_steps():
     data = steep(_2=8, _3=8, _7=9)
     expected, found = (float16(Steep, data=data, compile=what) for what in (False, True))
@@ -283,10 +285,10 @@ FORMS = {
 }
 
 
-LONG = ("through one device", "through, from one device", "summed in bfloat16")
+PLAIN = ("second order",)
 
 
-@pytest.mark.parametrize("form", [pytest.param(x, marks=[pytest.mark.long] if x in LONG else []) for x in FORMS])
+@pytest.mark.parametrize("form", [pytest.param(x, marks=[] if x in PLAIN else [pytest.mark.long]) for x in FORMS])
 def test_a_scale_changes_no_bit_in_float32(form):
     kind, how = FORMS[form]
     settings = {name: x for name, x in how.items() if name in ("compile", "reduce_in")}
@@ -301,6 +303,7 @@ def test_a_scale_changes_no_bit_in_float32(form):
         np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
+@pytest.mark.long
 def test_a_scale_changes_no_bit_on_a_mesh():
     found, expected = (
         Run(assemble(Wide, on_virtual_mesh(2, 2, [("g/layers/0/w", "-,model")])), EXACT, precision=precision)

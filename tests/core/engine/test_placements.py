@@ -28,6 +28,7 @@ def reference(task=Gan):
     return train(task, REAL, 1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("places", "microbatches", "copies", "one_device", "sent"),
     [
@@ -104,6 +105,7 @@ class Remembering(Task):
         return Loss(tf.reduce_mean(tf.square(self.net(batch["real"] + 0.1 * noise) - batch["before"]), 1))
 
 
+@pytest.mark.long
 def test_history_is_kept_in_the_order_of_rows():
     task = type("Here", (Remembering,), {"phase_microbatches": 2})
     assert_same(train(task, REAL, 2, 4), reference(Remembering))

@@ -213,6 +213,7 @@ def casts_of_weights(run, *, in_loops):
     return sum(op.inputs[0].op.type == "ReadVariableOp" for op in reads)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [Line, Penalised, Recurrent])
 def test_weights_are_cast_once_and_have_the_gradients_of_a_cast(task, monkeypatch):
     settings = {"microbatches": 4, "precision": "bfloat16"}

@@ -93,12 +93,10 @@ def stored(microbatches, make=Networks):
     return trained(1, [], microbatches=microbatches, make=make)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("replicas", "microbatches", "patterns"),
-    [
-        (1, 4, {"net/blocks/*": "every_other", "g/blocks/0": "whole"}),
-        pytest.param(2, 2, BLOCKS, marks=pytest.mark.long),
-    ],
+    [(1, 4, {"net/blocks/*": "every_other", "g/blocks/0": "whole"}), (2, 2, BLOCKS)],
 )
 def test_same_numbers_on_replicas_and_microbatches(replicas, microbatches, patterns):
     assert_same(trained(replicas, patterns, microbatches=microbatches), stored(microbatches))

@@ -96,6 +96,7 @@ def test_compiled_replicas_agree():
     assert_same(train(Ragged, 2, 2, compile=True), reference(Ragged, 1))
 
 
+@pytest.mark.long
 def test_slices_are_sent_as_such():
     found = train(Words, 2, 2)
     assert_same(found, reference(Words, 1))

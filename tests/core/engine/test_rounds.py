@@ -241,6 +241,7 @@ def test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own(task):
     assert len(met.collectives) == 1
 
 
+@pytest.mark.long
 def test_run_resumed_between_rounds_has_the_same_bits():
     """A run hands on its variables alone: state elsewhere would be that of the whole run's end."""
     training = by_rounds(AdamLine, 2, OUTER).restart()
@@ -323,6 +324,7 @@ class Wide(Task):
         return Loss(loss, metrics={"rows": Rows(tf.size(loss, tf.int64))})
 
 
+@pytest.mark.long
 def test_means_are_as_wide_as_the_weights_are_and_counts_stay_whole():
     halves = np.split(np.arange(ROWS), 2)
     parts = [{key: x[:, half] for key, x in DATA.items()} for half in halves]

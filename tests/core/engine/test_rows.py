@@ -103,6 +103,7 @@ def test_contrast_is_the_same_on_any_number_of_replicas(task, replicas, microbat
     assert len(found[1].exchange.ledger.of("net", GRADIENTS)) == 1
 
 
+@pytest.mark.long
 def test_a_compiled_step_and_one_device_see_the_same_rows():
     assert_same(train(Contrast, 2, 1, compile=True), reference(Contrast, 1))
     whole = train(Contrast, 2, 1, placements={"net": ONE_DEVICE})

@@ -125,6 +125,7 @@ STRUCK = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", STRUCK)
 def test_all_phases_of_a_step_are_left_out_whichever_is_bad(phase):
     ((feature, steps),) = STRUCK[phase].items()

@@ -84,6 +84,7 @@ class Direct(Advised):
         return [update("a", lambda b, rng: self.loss({**b, **self.one(b, rng)}, rng), self.a)]
 
 
+@pytest.mark.long
 def test_advice_of_the_error_has_both_gradients():
     found, expected = assert_as_plain(Advised, DATA, 2, 2), plainly(Direct, DATA)[0]
     for path, value in expected.items():

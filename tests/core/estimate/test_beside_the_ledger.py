@@ -89,10 +89,8 @@ def assert_gradients_agree(said, found):
     assert size <= sum(found) <= size + 512 * count
 
 
-@pytest.mark.parametrize(
-    ("make", "rows", "parts", "microbatches"),
-    [(mlp, 2, 2, 2), pytest.param(convnet, 2, 1, 1, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("make", "rows", "parts", "microbatches"), [(mlp, 2, 2, 2), (convnet, 2, 1, 1)])
 def test_rows_of_images_sum_their_gradients(make, rows, parts, microbatches):
     """Once a step, for any microbatches: DTensor sums up when the accumulation loop is over."""
     said, found = said_and_found(make, images(), [], rows, parts, microbatches)

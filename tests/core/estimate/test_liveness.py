@@ -31,6 +31,7 @@ def test_operations_wait_for_their_control_dependencies():
     assert most(lambda: sums(in_order=False)) >= COUNT * SIZE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slots", ["bfloat16", "int8"])
 def test_narrow_slots_are_wide_for_one_parameter_at_a_time(slots, monkeypatch):
     monkeypatch.setattr(optimizers.optimizer, "KERNELS_FROM", 0)

@@ -123,6 +123,7 @@ def test_gradients_that_a_layer_computes_itself_are_that_layers(channels):
 TIME, SIZE, VOCABULARY = 8, 6, 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("recompute", "passes", "blocks", "microbatches"), [(False, 3, 1, 1), (True, 4, 1, 2)])
 def test_attention_and_a_table(recompute, passes, blocks, microbatches):
     def task():

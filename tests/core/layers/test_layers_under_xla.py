@@ -37,9 +37,8 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.long) if n == "LayerNorm without offset" else n for n in MADE]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", MADE)
 def test_layer_has_the_same_two_derivatives_compiled_or_not(name):
     call, variables = MADE[name]()
     again = () if name == "attention" else variables  # its second derivatives take long to compile
@@ -66,9 +65,10 @@ SOME_POOLS = [*((1, *sizes) for sizes in SIZES[:3]), (2, *SIZES[1]), (3, *SIZES[
 OTHER_POOLS = [(1, *SIZES[3]), (2, *SIZES[4]), (2, *SIZES[2]), (3, *SIZES[3])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("batch", "pools"),
-    [(4, SOME_POOLS), (None, [(1, *SIZES[4]), (2, *SIZES[3])]), pytest.param(4, OTHER_POOLS, marks=pytest.mark.long)],
+    [(4, SOME_POOLS), (None, [(1, *SIZES[4]), (2, *SIZES[3])]), (4, OTHER_POOLS)],
     ids=["some", "of unknown rows", "others"],
 )
 def test_gradient_of_equal_values_in_a_pool_is_the_same_compiled_or_not(batch, pools):

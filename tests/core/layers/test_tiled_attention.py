@@ -40,6 +40,7 @@ def derivatives(attention: Callable[..., tf.Tensor], xs: list[tf.Tensor], order:
     return [y, *first, *(outer.gradient(squares, xs) if order == 2 else ())]
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from([(4, 4), (4, 2), (4, 1)]),
@@ -89,6 +90,7 @@ def test_any_options_give_the_same_in_tiles(
         np.testing.assert_allclose(tiled, dense, atol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"causal": True, "window": 2}], ids=str)
 def test_gradients_of_tiles_are_finite_differences(options: dict[str, Any]) -> None:
     xs = [tf.cast(RNG.fold(name).normal([1, 4, 2, 2]), tf.float64) for name in "qkv"]
@@ -113,6 +115,7 @@ def test_gradients_of_tiles_are_finite_differences(options: dict[str, Any]) -> N
             np.testing.assert_allclose((one - other) / (2.0 * step), expected, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_tiles_in_a_graph_are_those_of_eager_code(compiled: bool) -> None:
     xs, options = inputs(dtype=tf.float32), {"causal": True, "window": 4, "chunk_size": 3}

@@ -67,6 +67,7 @@ HOW = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["graph", "compiled"])
 def test_ctc_of_a_label_or_length_out_of_range_is_nan_and_of_no_alignment_infinite(how: str) -> None:
     labels = [[1, 2], [1, 4], [1, 0], [1, 9], [1, 2], [1, 2], [1, 2], [1, 1]]

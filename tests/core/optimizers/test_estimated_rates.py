@@ -139,6 +139,7 @@ def test_optimistic_descent_ends_a_bilinear_game_in_which_plain_descent_diverges
     assert distance(chain(sgd(0.1), optimistic())) < 0.6
 
 
+@pytest.mark.long
 def test_lbfgs_on_a_bowl_is_that_of_optax():
     """All pairs have positive curvature here, and both store them."""
     optimizer = bowl(lbfgs(0.5, memory_size=3))

@@ -155,6 +155,7 @@ def test_gradients_of_half_precision_are_widened() -> None:
     np.testing.assert_allclose(params["b"], [0.2, -0.9], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_replicas_apply_kernels_under_a_flag_as_one_device_does(tmp_path: pathlib.Path) -> None:
     script = textwrap.dedent("""
         import numpy as np

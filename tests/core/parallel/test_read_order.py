@@ -74,6 +74,7 @@ def test_sums_are_not_joined_if_numbers_depend_on_the_order(fn, hangs, monkeypat
     assert MOST_JOINED not in os.environ
 
 
+@pytest.mark.long
 def test_a_step_of_one_phase_joins_its_sums():
     make = partial(MlpClassifier, sizes=[64, 8, 8, 10], dropout=0.2, optimizer=chain(sgd(1e-2, momentum=0.9), ema(0.9)))
     run = Run(assemble(make, on_virtual_mesh(2, 1)), images(), microbatches=2)
@@ -114,6 +115,7 @@ class Normalised(Task):
         return Loss(tf.reduce_sum(tf.square(self.net(batch["x"])), -1))
 
 
+@pytest.mark.long
 def test_values_derived_after_an_update_are_of_what_it_wrote():
     batch = {"x": np.random.RandomState(0).randn(8, 6).astype("f4")}
     assert_mesh_invariant(Normalised, batch, [(2, 1)], layouts=[("net/layer/w", "-,model")], steps=4)

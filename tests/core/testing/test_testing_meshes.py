@@ -43,6 +43,7 @@ def test_rows_that_a_mesh_can_not_share_are_refused():
         Run(assemble(Noisy, on_virtual_mesh(2, 1)), {"x": np.zeros([9, 6], "f4")})
 
 
+@pytest.mark.long
 def test_a_convolutional_network_is_cut_by_rows():
     random = np.random.RandomState(0)
     batch = {"image": random.rand(8, 8, 8, 1).astype("f4"), "label": random.randint(0, 10, 8).astype("i4")}

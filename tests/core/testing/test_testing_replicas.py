@@ -111,6 +111,7 @@ class Placed(Small):
 ALL = {**BATCH, "y": np.abs(BATCH["y"])}
 
 
+@pytest.mark.long
 def test_right_tasks_pass_for_any_number():
     assert_replica_invariant(Right, BATCH, (1, 2), steps=2)
     assert_accumulation_invariant(Right, BATCH, (1, 4), steps=2)
@@ -223,6 +224,7 @@ def test_a_network_on_one_device_is_made_there_once():
     assert_replica_invariant(Alone, BATCH, (1, 2), microbatches=2, steps=2)
 
 
+@pytest.mark.long
 def test_collectives_are_counted_by_phase_and_kind():
     assert_collectives(Small, BATCH, {"net": {"gradients": 1}}, microbatches=2)
     assert_collectives(Normalised, BATCH, {"net": {"gradients": 1, "statistics": 2}}, microbatches=2)

@@ -77,6 +77,7 @@ def test_language_model_in_tiles_passes_all_checks_of_a_task():
     assert_task(task, batch(3), causal="tokens", padding="document", except_for=["bytes"])
 
 
+@pytest.mark.long
 def test_tiles_train_the_same_on_replicas_and_in_microbatches():
     def tiled(*, rng):
         task = make_task(rng=rng, num_layers=1, dropout=0.1, window=3)
@@ -101,6 +102,7 @@ def test_language_model_overfits_one_batch():
     assert_overfits(make_task(rng=RNG, num_layers=1, optimizer=adam(3e-2)), batch(), steps=25, to=0.7)
 
 
+@pytest.mark.long
 def test_recompute_computes_blocks_again_and_changes_no_number_and_no_name():
     def traced(**settings):
         task = make_task(rng=RNG, num_layers=1, dropout=0.2, **settings)

@@ -60,6 +60,7 @@ def test_greedy_is_the_argmax_of_the_whole_network(shape):
         np.testing.assert_array_equal(row, [*prompt[:length], *greedily(task, row, length)])
 
 
+@pytest.mark.long
 def test_exported_program_writes_the_same_text():
     task = lively(decoder=greedy())
     served = Program(task, {"tokens": tf.TensorSpec([CONTEXT], tf.int32)}).exported("float32")[1]

@@ -129,6 +129,7 @@ def test_sequence_layout_of_norms_makes_two_exchanges_of_each_sum():
     assert all(entry.bytes <= 4096 for entry in found if entry not in whole)
 
 
+@pytest.mark.long
 def test_table_layout_adds_two_sums_of_activations_and_three_of_numbers_a_token():
     """On top of the block's four: one at the lookup, one back from the logits, three of the loss."""
     found = collectives(TABLE_CUT)

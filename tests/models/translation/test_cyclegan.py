@@ -145,6 +145,7 @@ def losses(t):
     return {phase.name: phase.loss for phase in t.phases() if isinstance(phase, Update)}
 
 
+@pytest.mark.long
 def test_step_functions_treat_rows_by_themselves():
     few = {name: x[:2] for name, x in BATCH.items()}
     assert_step_function(task().generator_loss, few)

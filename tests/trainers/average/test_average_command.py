@@ -52,6 +52,7 @@ def weights(run, step=None):
     return {path: v.numpy() for path, v in named_variables(trainers.load(run, step).task).items()}
 
 
+@pytest.mark.long
 def test_last_checkpoints_are_averaged_for_evaluation_export_and_python(here, capsys):
     assert main(["plain", "--last=3", "--to=soup"]) == 0
     assert "mean of 3 of 3 checkpoints: plain, step 20; plain, step 30; plain, step 40" in capsys.readouterr().out
@@ -86,6 +87,7 @@ def test_power_averages_of_one_run_give_another_width(here, capsys):
         np.testing.assert_array_equal(variable, named_variables(run.experiment.task)[path])
 
 
+@pytest.mark.long
 def test_greedy_soup_of_two_runs_is_at_least_as_good_as_each(here, capsys):
     train(here, "other")
     assert main(["plain", "other", "--greedy=max accuracy"]) == 0

@@ -29,6 +29,7 @@ def test_a_run_without_a_fault_leaves_none(tmp_path):
     assert not (tmp_path / "run" / "capsules").exists()
 
 
+@pytest.mark.long
 def test_replay_writes_nothing_and_needs_no_checkpoint_of_the_run(ended):
     folder, capsule = ended
     moved = folder / "run" / "moved"

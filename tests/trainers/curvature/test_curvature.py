@@ -36,6 +36,7 @@ def product():
     return hessian_product(loss, [w, v])
 
 
+@pytest.mark.long
 def test_product_is_that_with_the_whole_hessian():
     vector = RANDOM.normal(size=16)
     assert product()(vector) == pytest.approx(whole_hessian() @ vector, rel=1e-4, abs=1e-5)
@@ -68,6 +69,7 @@ def test_trace_is_within_its_error():
     assert found.error < 0.2 * abs(found.mean)
 
 
+@pytest.mark.long
 def test_command_prints_the_curvature_of_a_run(tmp_path, capsys):
     passed(f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--gin_param=steps = 200", "--workdir=run", cwd=tmp_path)
     assert main([str(tmp_path / "run"), "--examples=64", "--eigenvalues=2", "--probes=5", "--json"]) == 0

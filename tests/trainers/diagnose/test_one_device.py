@@ -9,6 +9,7 @@ from tests.trainers.diagnose.lab import adds_up, diagnose
 from trainers.settings import Settings
 
 
+@pytest.mark.long
 def test_a_slow_source_is_named_and_parallel_calls_are_shown_to_hide_it(tmp_path):
     said, found = diagnose(tmp_path, "Sleepy.seconds = 0.05\nTrainer.chunk_steps = 1")
     assert found["verdict"]["kind"] == "input", said

@@ -123,6 +123,7 @@ class Wide(Deep):
         self.net.blocks = [Mlp([4, 64, 64, 4], rng=rng.fold(i)) for i in range(4)]
 
 
+@pytest.mark.long
 def test_estimate_falls_with_microbatches_and_recomputation():
     made = build(Wide, rows=4800)
     some = {"net/blocks/*": "every_other"}
@@ -155,6 +156,7 @@ FLAGS = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--workdir=run", "--gin_par
 FLAGS += ["--gin_param=MlpClassifier.sizes = [64, 256, 10]", "--gin_param=Trainer.chunk_steps = 1"]
 
 
+@pytest.mark.long
 def test_resumed_run_keeps_its_choice(tmp_path):
     def trained(steps, text):
         flags = [f"--gin_param=Trainer.{x}" for x in (f"steps = {steps}", "log_every = 2", f"memory_budget = '{text}'")]
@@ -165,6 +167,7 @@ def test_resumed_run_keeps_its_choice(tmp_path):
     assert f"memory: {found[1]} microbatches without recomputation, as `memory.json` remembers" in trained(4, "8 GiB")
 
 
+@pytest.mark.long
 def test_budget_below_the_variables_is_refused(tmp_path):
     says = ["`Trainer.memory_budget` is 100 KiB", "Give `Trainer.memory_budget ="]
     refused(*FLAGS, "--gin_param=Trainer.memory_budget = '100 KiB'", cwd=tmp_path, exit_code=8, says=says)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.commands import CHECKOUT, environment
 from trainers import hooks
 from trainers.gin_audit import registry
@@ -24,6 +26,7 @@ for selector in ("hooks.norms.Norms", "Norm"):
 """
 
 
+@pytest.mark.long
 def test_hook_is_imported_that_a_selector_names_and_all_are_for_a_name_that_gin_does_not_know() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=CHECKOUT, env=environment(), capture_output=True, text=True, check=True

@@ -35,6 +35,7 @@ def test_probe_is_linear():
     assert probe_accuracy(signs, exclusive, signs, exclusive) < 0.8
 
 
+@pytest.mark.long
 def test_probe_tells_features_from_pixels_and_from_the_untrained(tmp_path):
     settings = {"source": digits("train"), "eval_source": digits("test"), "hooks": [LinearProbe()], "steps": 10}
     trainer = make(tmp_path, task=Featured, **settings)

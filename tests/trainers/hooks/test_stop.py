@@ -54,6 +54,7 @@ def make_idle(tmp_path, **settings):
 
 
 # A checkpoint is due with the stop or not; so is a metric line.
+@pytest.mark.long
 @pytest.mark.parametrize("every", [10, None])
 def test_stop_is_followed_by_everything_that_ends_a_run(tmp_path, every):
     settings = {"checkpoint_every": every, "log_every": every, "eval_source": HELD_OUT}
@@ -216,6 +217,7 @@ class Patience(Hook):
 """
 
 
+@pytest.mark.long
 def test_command_stops_saves_and_resumes(tmp_path):
     (tmp_path / "patience.py").write_text(PATIENCE)
     hook = gin(tmp_path, "import patience\nTrainer.hooks = [@Patience()]\nPatience.every = 20\n", name="patience.gin")

@@ -130,6 +130,7 @@ def test_divergence_is_kept_between_two_evaluations_that_are_worse():
     assert "from 0.9 at step 1 to 1.3" in second.held_out(3, {"loss": RISING[3][1]})
 
 
+@pytest.mark.long
 def test_run_on_random_targets_is_warned_once_across_a_crash(tmp_path):
     def start():
         often = dict.fromkeys(("chunk_steps", "log_every", "evaluate_every", "checkpoint_every"), 10)

@@ -41,6 +41,7 @@ def trained(tmp_path_factory):
     return folder, passed(TINY, *SHORT, "--workdir=run", cwd=folder)
 
 
+@pytest.mark.long
 def test_texts_are_shown_while_a_model_trains_and_written_on_demand(trained):
     folder, done = trained
     shown = sorted((folder / "run" / "samples").glob("step-*.txt"))
@@ -70,6 +71,7 @@ def test_averages_write_on_two_replicas_as_on_one_device(trained, tmp_path):
     assert (trained[0] / "run" / "samples" / "step-000000004.txt").read_bytes() != texts[0]
 
 
+@pytest.mark.long
 def test_flags_for_the_other_kind_are_refused(tmp_path):
     images = [f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--mode=sample", "--prompt=If"]
     refused(*images, cwd=tmp_path, exit_code=2, says=["`LinearClassifier` writes no text", "`--prompt`"])
@@ -130,6 +132,7 @@ def test_prompt_longer_than_a_text_is_refused(tmp_path):
     refused(*long, cwd=tmp_path, exit_code=2, says=["a prompt has 32 tokens, but a text has 32, including its prompt"])
 
 
+@pytest.mark.long
 def test_texts_are_the_same_in_groups_and_the_tokenizer_has_all_of_their_tokens(monkeypatch):
     prompts = ["a", "bc", "def", "hi", "g"]
 

@@ -34,6 +34,7 @@ def values(manifest):
     return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in key}
 
 
+@pytest.mark.long
 def test_workers_end_where_one_process_does(tmp_path):
     # Softmax regression has no kinks, at which rounding would grow to more than 1e-5 in so many steps.
     flags = [LINEAR, "--gin_param=Evaluator.global_batch_size = 7"]

@@ -58,6 +58,7 @@ def assert_nothing_is_fetched(text):
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
+@pytest.mark.long
 def test_page_about_real_runs_has_their_figures(folder):
     flags = [f"--gin_param=Trainer.{each}" for each in ("steps=4", "chunk_steps=2", "log_every=2", "evaluate_every=2")]
     passed(f"--gin_file={CONFIGS / 'digits_linear.gin'}", *flags, "--workdir=runs/1", cwd=folder)

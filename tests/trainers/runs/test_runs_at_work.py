@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.commands import environment, run
 from tests.trainers.command_lab import gin, write_task
 from tests.written_runs import write_run
@@ -39,6 +41,7 @@ class Look(Hook):
 """
 
 
+@pytest.mark.long
 def test_run_that_is_at_work_is_looked_at_and_unharmed(tmp_path):
     (tmp_path / "look.py").write_text(LOOK)
     look = gin(tmp_path, "import look\nTrainer.hooks = [@Look()]\nLook.every = 20\n", name="look.gin")

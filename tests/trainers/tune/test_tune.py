@@ -96,6 +96,7 @@ SEND = """MADE.append(0)
             os.kill(os.getpid(), signal.SIGTERM)"""
 
 
+@pytest.mark.long
 def test_a_signal_ends_it_with_what_was_found_until_then(tmp_path):
     flag = write_task(tmp_path, outside=MANY, init=SEND.format(count=4))  # in the second trial
     done = run(flag, "--mode=tune", "--workdir=run", cwd=tmp_path)
