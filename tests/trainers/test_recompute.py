@@ -24,6 +24,7 @@ def losses(folder):
     return {line["step"]: line["loss"] for line in lines if line["split"] == "train"}
 
 
+@pytest.mark.long
 def test_run_resumes_without_recomputation_and_has_the_same_losses(tmp_path):
     for folder, first in ((tmp_path / "recomputed", [RECOMPUTE]), (tmp_path / "stored", [])):
         folder.mkdir()

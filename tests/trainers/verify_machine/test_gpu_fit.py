@@ -1,4 +1,4 @@
-"""What `verify_machine` says of GPUs, drivers and TensorFlow builds that don't fit together."""
+"""The advice of `verify_machine` for GPUs, drivers and TensorFlow builds that don't fit together."""
 
 import os
 import re
