@@ -7,6 +7,8 @@ from models.classifiers import (
     LinearClassifier,
     Mlp,
     MlpClassifier,
+    ResNet,
+    ResNetClassifier,
     SoftmaxRegression,
 )
 from models.ddpm import Ddpm
@@ -29,6 +31,8 @@ __all__ = [
     "Mlp",
     "MlpClassifier",
     "Pix2Pix",
+    "ResNet",
+    "ResNetClassifier",
     "SimClr",
     "SoftmaxRegression",
     "Transformer",

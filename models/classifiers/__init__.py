@@ -3,6 +3,7 @@
 from models.classifiers.convnet import ConvNet, ConvNetClassifier
 from models.classifiers.linear import LinearClassifier, SoftmaxRegression
 from models.classifiers.mlp import Mlp, MlpClassifier
+from models.classifiers.resnet import ResNet, ResNetClassifier
 from models.classifiers.task import Classifier
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "LinearClassifier",
     "Mlp",
     "MlpClassifier",
+    "ResNet",
+    "ResNetClassifier",
     "SoftmaxRegression",
 ]

@@ -1,35 +1,61 @@
 """The classifiers' task: one network, one cross-entropy, one accuracy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from core import losses, metrics
+from core import layers, losses, metrics
+from core.layers.calls import arguments_of, call
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Image, Label, Loss, Served, Task, Update
+from core.task.statistics import Statistics
+
+Augment = Callable[[tf.Tensor, Rng], tf.Tensor]  # changes images [rows, height, width, channels] at random
 
 ANY_IMAGE = Image()
 
 
 class Classifier(Task):
-    """Trains `net(image, rng) -> logits` on the features `image` and `label`; by default, images may have any shape."""
+    """Trains `net(image, rng) -> logits` on the features `image` and `label`; by default, images may have any shape.
 
-    def __init__(self, net: Module, *, image: Image = ANY_IMAGE, num_classes: int, optimizer: Transform):
+    A `net` with `BatchNorm` layers also takes `statistics`. The functions `augment` change the images, in training
+    alone.
+    """
+
+    def __init__(
+        self,
+        net: Module,
+        *,
+        image: Image = ANY_IMAGE,
+        num_classes: int,
+        augment: Sequence[Augment] = (),
+        optimizer: Transform,
+    ):
         super().__init__()
         self.net = net
         self.image, self.num_classes = image, num_classes
+        self.augment = tuple(augment)
         self.optimizer = optimizer
+        self.by_batch = any(isinstance(part, layers.BatchNorm) for part in net.submodules)
 
     def phases(self) -> list[Update]:
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+        return [
+            Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer, mixes_rows=self.by_batch),
+        ]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
         """Returns cross-entropy and accuracy per example. `rng=None` means evaluation, without dropout."""
-        logits = self.net(batch["image"], rng)
+        image, statistics = batch["image"], None
+        if rng is not None:
+            for i, function in enumerate(self.augment):
+                image = function(image, rng.fold("augment").fold(i))
+            statistics = Statistics() if self.by_batch else None
+        logits = call(self.net, arguments_of(self.net), image, rng=rng, statistics=statistics)
         cross_entropy = losses.softmax_cross_entropy(logits, batch["label"])
-        return Loss(cross_entropy, metrics={"accuracy": metrics.accuracy(logits, batch["label"])})
+        metric = {"accuracy": metrics.accuracy(logits, batch["label"])}
+        return Loss(cross_entropy, metrics=metric, statistics=statistics)
 
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from core.data import random_crop_and_flip
-from core.data.augment import affine, random_affine
+from core.data.augment import affine, random_affine, random_crop
 from core.random import Rng
 
 RNG = Rng.from_seed(0)
@@ -100,3 +100,34 @@ def test_narrow_images_and_draws_move_as_float32_ones(dtype):
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, tf.cast(expected, dtype))
     assert affine(narrow, turn=tf.cast(0.5, dtype), shift=rng.rows.normal(64, 2)).dtype == dtype
+
+
+def test_random_crop_shifts_over_zeros_to_every_place_equally_often():
+    images = numbered(400, 3, 4) + 1.0
+    shifted = random_crop(images, RNG, padding=1).numpy().astype(int)
+    found = []
+    for row, image in enumerate(shifted):
+        middle = image[1, 1] - [row + 1, 2, 2]  # the pixel in the middle, which is never padding, says how far it moved
+        assert middle[0] == 0
+        down, across = -middle[1:]
+        padded = np.pad(images[row], [[1, 1], [1, 1], [0, 0]])
+        np.testing.assert_array_equal(image, padded[1 - down : 4 - down, 1 - across : 5 - across])
+        found.append(3 * (down + 1) + across + 1)
+    counts = np.bincount(found, minlength=9)
+    assert (abs(counts - 400 / 9) < 4 * np.sqrt(400 / 9)).all()
+
+
+AUGMENTATIONS = {"random_crop": lambda x, rng: random_crop(x, rng, padding=2)}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_augmentation_is_the_same_on_replicas_compiled_and_for_rows_unknown(name):
+    augment, images = AUGMENTATIONS[name], RNG.fold("images").uniform([8, 7, 6, 3])
+    whole = augment(images, RNG)
+    assert not np.allclose(whole, images)
+    parts = [augment(images[i : i + 4], RNG._replace(first_row=i, num_rows=4)) for i in (0, 4)]
+    np.testing.assert_array_equal(tf.concat(parts, 0), whole)
+    for jit, rows in ((True, 8), (False, None)):
+        signature = [tf.TensorSpec([rows, 7, 6, 3])]
+        traced = tf.function(lambda x: augment(x, RNG), signature, jit_compile=jit, autograph=False)
+        np.testing.assert_allclose(traced(images), whole, rtol=1e-6, atol=1e-6)
