@@ -39,7 +39,8 @@ FLOORS = [
     ["trainers.errors"],
     ["trainers.experiment", "trainers.process"],
     ["trainers.evaluation", "trainers.runs", "trainers.tokenize"],
-    ["trainers.hooks", "trainers.report"],
+    ["trainers.report", "trainers.track"],
+    ["trainers.hooks"],
     ["trainers.configurables", "trainers.settings"],
     ["trainers.loop"],
     ["trainers.trainer"],
@@ -90,7 +91,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 56_698
+MOST_LINES = 57_108
 
 
 def sources() -> dict[str, str]:

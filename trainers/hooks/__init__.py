@@ -185,6 +185,7 @@ FILES = {
     "Reconstructions": "reconstructions",
     "SampleGrid": "samples",
     "Texts": "texts",
+    "Track": "track",
     "Translations": "translations",
     "digit_quality": "digits",
     "kept_digits": "digits",

@@ -1,0 +1,194 @@
+"""Runs are copied to MLflow, read back with its own client, and never end or wait because of it."""
+
+import contextlib
+import http.server
+import json
+import shutil
+import socket
+import threading
+
+import pytest
+from mlflow import MlflowClient
+
+from core.errors import ConfigurationError
+from core.telemetry import JsonLines, Telemetry
+from tests.trainers.hooks.hooks_lab import Notes
+from tests.trainers.trainer_lab import idle, make, newest
+from tests.written_runs import LOSSES, write_run
+from trainers.hooks import track
+from trainers.track import mirror, mlflow
+from trainers.track.__main__ import main
+from trainers.track.mirror import Mirror
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Returns the URL of MLflow's store in files."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return f"file:{tmp_path / 'mlruns'}"
+
+
+def history(url, path, name):
+    """Returns the (step, value) pairs that MLflow has of a metric."""
+    client = MlflowClient(url)
+    return sorted((point.step, point.value) for point in client.get_metric_history(id_of(path), name))
+
+
+def id_of(path):
+    return json.loads((path / "trackers.json").read_text())["mlflow"]["run"]
+
+
+def test_mlflow_gets_the_folder_of_a_run_once(store, tmp_path, capsys):
+    path = write_run(tmp_path / "a")
+    (path / "samples").mkdir()
+    (path / "samples" / "step-000000100.png").write_bytes(b"a picture")
+    (path / "checkpoints" / "step-000000300").mkdir(parents=True)
+    words = ["--to=mlflow", f"--url={store}", "--project=digits", str(path)]
+    assert main(words) == 0
+    assert main(words) == main(["--to=mlflow", str(path)]) == 0  # the folder knows the tracker
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"{path}: {n} values sent to mlflow, as run {id_of(path)}" for n in (3, 0, 0)]
+
+    client = MlflowClient(store)
+    found = client.get_run(id_of(path))
+    assert history(store, path, "eval/loss") == [*LOSSES.items()]
+    assert (found.info.run_name, found.info.status) == ("a", "FINISHED")
+    assert client.get_experiment(found.info.experiment_id).name == "digits"
+    assert found.data.params["adamw.learning_rate"] == "0.1"
+    assert found.data.params["Trainer.steps"] == "300"
+    assert found.data.tags["checkpoint"] == str(path / "checkpoints" / "step-000000300")
+    assert (found.data.tags["mlflow.source.git.commit"], found.data.tags["reason"]) == ("abc", "finished")
+    samples = [file.path for file in client.list_artifacts(id_of(path), "samples")]
+    assert samples == ["samples/step-000000100.png"]
+    configuration = client.download_artifacts(id_of(path), "config/operative.gin")
+    with open(configuration) as file:
+        assert file.read() == (path / "config" / "operative.gin").read_text()
+
+    with JsonLines(path / "metrics.jsonl", 300).open() as file:  # the run trains on
+        file.write(b'{"step": 400, "split": "eval", "loss": 0.5, "gap": null}\n')
+    assert Mirror(path, "mlflow").sync() == 1
+    assert history(store, path, "eval/loss") == [*LOSSES.items(), (400, 0.5)]
+    Mirror(path, "mlflow", project="others").sync()
+    assert client.get_run(id_of(path)).info.run_id != found.info.run_id
+
+
+def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
+    path = write_run(tmp_path / "a")
+    copy = Mirror(path, "mlflow", store)
+    log_batch, calls = MlflowClient.log_batch, []
+
+    def failing(self, run_id, metrics=(), **more):
+        calls.append(metrics)
+        if len(calls) == 4:  # after parameters and the first value
+            raise OSError("disk full")
+        return log_batch(self, run_id, metrics=metrics, **more)
+
+    monkeypatch.setattr(mlflow, "MOST_METRICS", 1)
+    monkeypatch.setattr(MlflowClient, "log_batch", failing)
+    with pytest.raises(OSError, match="disk full"):
+        copy.sync()
+    before = len(history(store, path, "eval/loss"))
+    assert 0 < before < 3
+    assert copy.sync() == 3 - before
+    assert history(store, path, "eval/loss") == [*LOSSES.items()]
+
+
+def tracked(tmp_path, url, *, steps=40, resumes=False, **settings):
+    """Trains with a tracker. Returns the trainer, and what its screen showed."""
+    hook, screen = track.Track(to="mlflow", url=url), Notes()
+    trainer = idle(make(tmp_path, steps=steps, hooks=[hook], **settings))
+    if resumes:
+        trainer.state.restore(newest(trainer))
+    lines = JsonLines(trainer.workdir.metrics, trainer.step)
+    with contextlib.closing(Telemetry([screen, lines])) as telemetry:
+        trainer.train(telemetry)
+    return trainer, screen.notes
+
+
+def test_a_run_is_copied_while_it_lasts_and_resumes_under_its_id(store, tmp_path):
+    trainer, notes = tracked(tmp_path, store)
+    path = trainer.workdir.path
+    found = MlflowClient(store).get_run(id_of(path))
+    assert [step for step, _ in history(store, path, "train/step_seconds")] == [20, 40]
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["checkpoint"].endswith("step-000000040")
+    tracked(tmp_path, store, steps=80, resumes=True)
+    assert id_of(path) == found.info.run_id
+    rows = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
+    assert history(store, path, "train/step_seconds") == [(row["step"], row["step_seconds"]) for row in rows]
+    assert len(rows) == 4
+    assert not [text for text in notes if "mlflow" in text]
+
+
+@pytest.fixture
+def server():
+    """Starts servers that answer each request with one status, or never (None). Returns their URLs."""
+    with contextlib.ExitStack() as ending:
+
+        def start(status):
+            if status is None:
+                silent = ending.enter_context(socket.create_server(("127.0.0.1", 0)))
+                return f"http://127.0.0.1:{silent.getsockname()[1]}"
+
+            class Answer(http.server.BaseHTTPRequestHandler):
+                def do_GET(self):
+                    self.send_error(status)
+
+                do_POST = do_GET  # noqa: N815
+
+                def log_message(self, *_):
+                    """Prints nothing."""
+
+            answering = ending.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer))
+            threading.Thread(target=answering.serve_forever, daemon=True).start()
+            ending.callback(answering.shutdown)
+            return f"http://127.0.0.1:{answering.server_port}"
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [("refused", "refused"), (401, "401"), (507, "507"), (None, "it didn't answer within 0.5 s at the end of the run")],
+)
+def test_a_run_warns_once_of_a_tracker_that_fails(status, says, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(track, "SECONDS", 0.0)
+    monkeypatch.setattr(track, "ENDING", 0.5 if status is None else 60.0)
+    trainer, notes = tracked(tmp_path, "http://127.0.0.1:9" if status == "refused" else server(status))
+    assert trainer.step == 40
+    (warning,) = (text for text in notes if "mlflow" in text)
+    assert warning.startswith("Warning: mlflow doesn't take this run's metrics: ")
+    assert says in warning
+    assert f"`python -m trainers.track --to=mlflow {trainer.workdir.named}` sends the rest." in warning
+
+
+def test_an_error_of_the_run_is_its_status(store, tmp_path):
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    class Broken(track.Track):
+        def before_chunk(self, run):
+            if run.step == 20:
+                raise RuntimeError("broken")
+
+    trainer = idle(make(tmp_path, hooks=[Broken(to="mlflow", url=store)]))
+    with pytest.raises(RuntimeError, match="broken"):
+        trainer.train(Telemetry([JsonLines(trainer.workdir.metrics, 0)]))
+    assert MlflowClient(store).get_run(id_of(trainer.workdir.path)).info.status == "FAILED"
+
+
+def test_mistakes_are_refused(tmp_path, monkeypatch, capsys):
+    path = write_run(tmp_path / "a")
+    with pytest.raises(ConfigurationError, match=r"'mlfow' isn't a tracker: give `mlflow`\. Did you mean `mlflow`"):
+        Mirror(path, "mlfow")
+    assert main(["--to=mlflow", "--url=http://127.0.0.1:9", str(path)]) == 2
+    assert "mlflow at `http://127.0.0.1:9` doesn't take the run in" in capsys.readouterr().err
+    (path / "trackers.json").write_text("{")
+    assert main(["--to=mlflow", str(path)]) == 2
+    assert "which keeps the ids of trackers, can't be read" in capsys.readouterr().err
+
+    def missing(name):
+        raise ImportError("No module named 'mlflow'")
+
+    monkeypatch.setattr(mirror.importlib, "import_module", missing)
+    with pytest.raises(ConfigurationError, match=r"No module named 'mlflow'.*pip install -e '\.\[mlflow\]'"):
+        Mirror(path, "mlflow")

@@ -1,0 +1,1 @@
+"""Copies runs to experiment trackers, while they last or afterwards."""
