@@ -272,6 +272,14 @@ class RowRng(NamedTuple):
         normals = _box_muller(self.bits(rows, 2, -(-width // 16) * 16), axis=1)
         return tf.cast(tf.reshape(normals[:, :width], [rows, *rest]), self.rng.dtype)
 
+    def categorical(self, logits: tf.Tensor) -> tf.Tensor:
+        """Draws indices [rows, ...] of int32 from the softmax over the last axis of `logits` [rows, ..., classes]."""
+        # The largest of logits plus Gumbel noise is a sample of their softmax (Gumbel, 1954). A uniform number of zero
+        # would give minus infinity, which marks excluded classes.
+        uniform = tf.maximum(self.rng.wide.rows.uniform(*logits.shape), 2.0**-25)
+        noise = -tf.math.log(-tf.math.log(uniform))
+        return tf.argmax(tf.cast(logits, tf.float32) + noise, -1, tf.int32)
+
     def bits(self, *shape: Any) -> tf.Tensor:
         """Draws uniform uint32, one row per example."""
         rows, *rest = shape

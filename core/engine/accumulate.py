@@ -16,7 +16,7 @@ import tensorflow as tf
 from core.casts import Cast, casting_once, made_casts
 from core.distribution.exchange import Exchange
 from core.distribution.shared_rows import mixing
-from core.engine.curvature import estimate, random_signs
+from core.engine.curvature import estimate, gradients_if, random_signs, squared
 from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
 from core.engine.loss_scale import Factor, LossScale
@@ -39,7 +39,7 @@ class Additive(NamedTuple):
     gradients: Mapping[str, Any]  # tensors, or `IndexedSlices` if they are smaller to send
     sums: Sums
     statistics: Any  # sums by layer, as `Statistics` keeps them
-    curvature: Mapping[str, tf.Tensor] = {}  # by path: an estimate of the Hessian's diagonal, if it was asked for
+    curvature: Mapping[str, tf.Tensor] = {}  # by path: for an estimate of the Hessian's diagonal, if it was asked for
 
 
 class Rows(NamedTuple):
@@ -62,6 +62,7 @@ class Asked(NamedTuple):
     cotangents: Batch | None = None
     factor: Factor | None = None  # of the loss, if it computes in float16
     curvature_due: Callable[[], tf.Tensor] | None = None  # whether to estimate the curvature; zeros if not
+    sampled_loss: Callable[[Batch, Rng], Loss] | None = None  # by whose gradient; by default, a second one of the loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Accumulated:
     divided: bool  # whether the gradients are the mean's already: without weights, the divisor is known before
     factor: tf.Tensor | None = None  # by which the gradients are too large, if the loss was scaled: a power of two
     layers: Statistics = dataclasses.field(default_factory=Statistics)  # knows the layer of each sum
+    sampled: bool = False  # whether the curvature's sums are gradients on drawn labels
 
     @property
     def gradients(self) -> Mapping[str, Any]:
@@ -89,7 +91,8 @@ class Accumulated:
 
     def mean_curvature(self) -> Mapping[str, Any]:
         """Returns the estimated diagonal of the mean loss's Hessian; empty if it wasn't asked for."""
-        return self._mean(self.additive.curvature)
+        found = self._mean(self.additive.curvature)
+        return squared(widened(found), self.sums["weight"]) if self.sampled else found
 
     def _mean(self, sums: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.factor is not None:
@@ -200,7 +203,13 @@ class Sweep:
         inputs = {key: values[key] for key in asked.inputs}
         # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
         shared = mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext()
-        second = tf.GradientTape(watch_accessed_variables=False) if asked.curvature_due else None
+        sampled: Mapping[str, Any] = {}
+        if (drawn := asked.sampled_loss) and (due := asked.curvature_due):  # first: `layers` are then those of the loss
+            given = self.narrowing.narrowed(values), rng._replace(dtype=self.narrowing.dtype)
+            scale = asked.factor.read() if asked.factor else 1.0
+            with self.narrowing.computing():
+                sampled = gradients_if(due(), lambda: scale * self._sums(drawn(*given))[0], asked.variables)
+        second = tf.GradientTape(watch_accessed_variables=False) if asked.curvature_due and not drawn else None
         with self.narrowing.computing(), shared, second or contextlib.nullcontext():
             if second:
                 second.watch([*asked.variables.values()])
@@ -219,7 +228,7 @@ class Sweep:
             if asked.variables:
                 gradients = tape.gradient(target, dict(asked.variables), output_gradients=along)
                 refuse_missing_gradients(gradients, asked.by)
-            if asked.curvature_due:
+            if second:
                 signs = random_signs(rng, asked.variables)
                 slope = tf.add_n(
                     [tf.reduce_sum(tf.convert_to_tensor(gradients[path]) * u) for path, u in signs.items()]
@@ -229,6 +238,7 @@ class Sweep:
         if second and asked.curvature_due:
             with self.narrowing.computing():
                 added = added._replace(curvature=estimate(second, slope, asked.variables, signs, asked.curvature_due()))
+        added = added._replace(curvature=sampled) if sampled else added
         if self.loss and asked.variables and (self.loss.noise_scale or self.clip_examples is not None):
             share = added.sums["weight"] if self.loss.weighted else 1.0 / (self.microbatches * self.replicas)
             divisor = share if asked.factor is None else share * asked.factor.read()
@@ -310,6 +320,7 @@ def accumulate_gradients(
     loss_scale: LossScale | None = None,
     clip_examples: float | None = None,
     curvature_due: Callable[[], tf.Tensor] | None = None,
+    sampled_loss: Callable[[Batch, Rng], Loss] | None = None,
 ) -> tuple[Accumulated, dict[str, tf.Tensor]]:
     """Sums gradients and metrics over the microbatches; returns the sums, and the loss's `outputs` per microbatch.
 
@@ -318,7 +329,7 @@ def accumulate_gradients(
     batch, each calls this with an `exchange`. A loss that mixes rows then needs a single microbatch, because a
     replica's loop can't contain collectives. `clip_examples` is the largest norm of one microbatch's gradient, which
     needs one example per microbatch. With `curvature_due` (`Optimizer.curvature_due`), the Hessian's diagonal is
-    estimated too, for `Optimizer.take_curvature`.
+    estimated too, for `Optimizer.take_curvature`, with a second gradient or that of a `sampled_loss`.
     """
     microbatches, rows = shape_of(values)
     if clip_examples is not None and rows != 1:
@@ -356,9 +367,11 @@ def accumulate_gradients(
         clip_examples=clip_examples,
     )
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
-    added, made = sweep(values, rng, Asked(name, variables, factor=factor, curvature_due=curvature_due))
+    asked = Asked(name, variables, factor=factor, curvature_due=curvature_due, sampled_loss=sampled_loss)
+    added, made = sweep(values, rng, asked)
     known = factor and factor.read()
-    return Accumulated(added, divided=not spec.weighted, factor=known, layers=sweep.layers), dict(made.outputs)
+    found = Accumulated(added, not spec.weighted, known, sweep.layers, sampled=sampled_loss is not None)
+    return found, dict(made.outputs)
 
 
 def compute(

@@ -1,6 +1,6 @@
-"""Hutchinson's estimate of the diagonal of a loss's Hessian, by a second gradient."""
+"""Estimates of the diagonal of a loss's Hessian, by a second gradient: Hutchinson's, and Gauss-Newton-Bartlett."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -27,3 +27,26 @@ def estimate(
         return {path: u * tf.convert_to_tensor(found[path]) for path, u in signs.items()}
 
     return dict(tf.cond(due, product, lambda: {path: tf.zeros_like(u) for path, u in signs.items()}))
+
+
+def squared(gradients: Mapping[str, tf.Tensor], examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns B ĝ ⊙ ĝ by path, where ĝ is the mean gradient of B losses on labels drawn from the model.
+
+    This is the Gauss-Newton-Bartlett estimate of Liu et al. (2024), algorithm 2.
+    """
+    return {path: tf.cast(examples, g.dtype) * tf.square(g) for path, g in gradients.items()}
+
+
+def gradients_if(
+    due: tf.Tensor, loss: Callable[[], tf.Tensor], variables: Mapping[str, tf.Variable]
+) -> dict[str, tf.Tensor]:
+    """Returns the gradients of `loss()` by path, or zeros if they aren't `due`."""
+
+    def gradients() -> dict[str, tf.Tensor]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*variables.values()])
+            value = loss()
+        found = tape.gradient(value, dict(variables), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return {path: tf.convert_to_tensor(gradient) for path, gradient in found.items()}
+
+    return dict(tf.cond(due, gradients, lambda: {path: tf.zeros(v.shape, v.dtype) for path, v in variables.items()}))

@@ -82,12 +82,14 @@ class PhaseRunner:
     def _update(self, plan: Plan, values: Batch, index: tf.Tensor, healthy: tf.Tensor) -> Any:
         factor = self._factor(plan)
         optimizer = self.optimizers[plan.name]
-        asked = Asked(plan.name, optimizer.parameters, factor=factor, curvature_due=optimizer.curvature_due)
+        due, sampled = optimizer.curvature_due, plan.sampled_loss
+        asked = Asked(plan.name, optimizer.parameters, factor=factor, curvature_due=due, sampled_loss=sampled)
         added, rows, layers = self._sweep(plan, values, index, asked)
 
         def write(gradients: Mapping[str, Any], added: Additive, healthy: tf.Tensor) -> Any:
             known = factor and factor.read()
-            found = Accumulated(added._replace(gradients=gradients), not plan.weighted, known, layers)
+            added = added._replace(gradients=gradients)
+            found = Accumulated(added, not plan.weighted, known, layers, sampled=sampled is not None)
             if plan.replicated:
                 found = reduce_over_replicas(found, self.exchange, plan.name)
             return self._written(plan, found, healthy)

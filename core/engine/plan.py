@@ -1,7 +1,7 @@
 """The plan of a step: inputs, outputs and devices of each phase, found by one trace before the first step."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,8 @@ from core.engine.side_effects import paths_by_id
 from core.errors import ConfigurationError
 from core.module import named_modules
 from core.precision import AS_GIVEN, FLOAT32, Narrowing, Precision
-from core.task import Compute, Phase, Update
+from core.random import Rng
+from core.task import Batch, Compute, Loss, Phase, Update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,13 @@ class Plan:
     @property
     def weighted(self) -> bool:
         return self.loss is not None and self.loss.weighted
+
+    @property
+    def sampled_loss(self) -> Callable[[Batch, Rng], Loss] | None:
+        """Returns the phase's `sampled_loss`, if its optimizer estimates the curvature by that."""
+        if not isinstance(self.phase, Update) or self.phase.optimizer.curvature is None:
+            return None
+        return self.phase.sampled_loss if self.phase.optimizer.curvature.sampled else None
 
     @property
     def together(self) -> bool:
@@ -105,7 +113,7 @@ class Planner:
         plan = self._plan(phase, specs, elsewhere, **place, narrowing=narrowing)
         _check_mixing(plan)
         _check_clipping(plan)
-        _check_curvature(plan)
+        _check_curvature(plan, specs, self.held)
         self._check_one_device_reads(plan)
         for key, spec in plan.outputs.items():
             if key in self.known:
@@ -307,8 +315,8 @@ def _check_clipping(plan: Plan) -> None:
         )
 
 
-def _check_curvature(plan: Plan) -> None:
-    """Raises a `ConfigurationError` if the optimizer needs the curvature of a loss that isn't differentiated twice."""
+def _check_curvature(plan: Plan, specs: Specs, held: Mapping[int, str]) -> None:
+    """Raises a `ConfigurationError` if the optimizer needs a curvature that the phase can't estimate."""
     phase = plan.phase
     if not isinstance(phase, Update) or phase.optimizer.curvature is None:
         return
@@ -318,6 +326,24 @@ def _check_curvature(plan: Plan) -> None:
                 f"phase `{phase.name}` trains by `{phase.optimizer.name}`, which estimates the curvature of its loss, "
                 f"but has `{other}`, for which no second gradient is computed: leave one out."
             )
+    if not phase.optimizer.curvature.sampled:
+        return
+    if phase.sampled_loss is None:
+        raise ConfigurationError(
+            f"phase `{phase.name}` trains by `{phase.optimizer.name}`, which estimates curvature by a loss on labels "
+            "drawn from the model: give the phase one, `Update(..., sampled_loss=self.sampled_loss)`, or set "
+            '`sophia.estimator = "hutchinson"`.'
+        )
+    usable = {key: spec for key, spec in specs.items() if key in plan.access.reads - plan.access.shapes_only}
+    unread = dict.fromkeys(specs.keys() - usable.keys(), "`loss` doesn't read it")
+    found = describe_loss(
+        phase.sampled_loss, usable, plan.name, unread, mixes_rows=False, held=held, narrowing=plan.narrowing
+    )
+    if (found.weighted, found.values) != (plan.loss and plan.loss.weighted, plan.loss and plan.loss.values):
+        raise ConfigurationError(
+            f"`sampled_loss` of phase `{phase.name}` returns other losses than its `loss`: return as many values, and "
+            "the same `weight`."
+        )
 
 
 def silent_layers(plan: Plan) -> Iterator[str]:

@@ -70,8 +70,15 @@ def chain(*transforms: Transform) -> Transform:
 
 def joint_curvature(rules: Iterable[Transform], take: Callable[[Tensors, State, tf.Tensor], State]) -> Curvature | None:
     """Returns the `Curvature` of several rules together, which `take` hands on; None if no rule reads it."""
-    every = [rule.curvature.every for rule in rules if rule.curvature]
-    return Curvature(math.gcd(*every), take) if every else None
+    found = [rule.curvature for rule in rules if rule.curvature]
+    if not found:
+        return None
+    if len({each.sampled for each in found}) > 1:
+        raise ValueError(
+            "two rules of one optimizer read different estimates of the loss's curvature: give each `sophia` the same "
+            "`estimator`."
+        )
+    return Curvature(math.gcd(*(each.every for each in found)), take, found[0].sampled)
 
 
 def _fused_chain(named_parts: Sequence[tuple[str, Transform]]) -> FusedFunction | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_not_negative, check_positive, check_rate, check_size
+from core.arguments import check_choice, check_fraction, check_not_negative, check_positive, check_rate, check_size
 from core.choice import one_of
 from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, moved, zeros
@@ -23,6 +23,7 @@ def sophia(
     gamma: float = 0.01,
     epsilon: float = 1e-12,
     estimate_every: int = 10,
+    estimator: str = "hutchinson",
     no_decay: Sequence[str] = (),
 ) -> Transform:
     """Follows Liu et al. (2024), "Sophia: a scalable stochastic second-order optimizer for language model pre-training"
@@ -34,8 +35,11 @@ def sophia(
         h ← β₂ h + (1 - β₂) ĥ, every `estimate_every` updates; ĥ = u ⊙ ∇⟨∇L, u⟩, with random signs u
 
     The engine computes Hutchinson's estimate ĥ with a second backward pass over the same batch, so the loss must be
-    twice differentiable. An estimate that isn't finite is skipped. Updates depend on parameters and step.
+    twice differentiable. With `estimator="gauss_newton_bartlett"` (algorithm 2), ĥ = B ĝ ⊙ ĝ instead, where ĝ is the
+    mean gradient of B losses on labels drawn from the model. `Update.sampled_loss` computes these losses, and the
+    authors use γ = 0.05. An estimate that isn't finite is skipped. Updates depend on parameters and step.
     """
+    check_choice("estimator", estimator, ("hutchinson", "gauss_newton_bartlett"))
     check_fraction(beta_1=beta_1, beta_2=beta_2)
     check_rate(weight_decay=weight_decay)
     check_not_negative(gamma=gamma)
@@ -57,4 +61,4 @@ def sophia(
         return {**state, "curvature": taken}
 
     made = rule("sophia", zeros("m", "curvature"), scale, learning_rate, decay=decay)
-    return made._replace(curvature=Curvature(estimate_every, take))
+    return made._replace(curvature=Curvature(estimate_every, take, sampled=estimator != "hutchinson"))

@@ -54,6 +54,7 @@ class Curvature(NamedTuple):
 
     every: int  # updates from one estimate to the next
     take: Callable[[Tensors, State, tf.Tensor], State]  # (estimate, state, step) -> the state before update `step`
+    sampled: bool = False  # whether the estimate is by `Update.sampled_loss`
 
 
 # By path, for each averaged parameter: the share of the newest batch in its layer's statistics after update `step`.

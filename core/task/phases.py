@@ -67,6 +67,7 @@ class Update:
     placement: Placement = EVERY_REPLICA
     through: str | None = None  # a `Compute`: the loss reads its outputs, and gradients continue through it
     clip_examples: float | None = None  # the largest norm of one example's gradient; each example has its own pass
+    sampled_loss: Callable[[Batch, Rng], Loss] | None = None  # `loss` of labels drawn from the model, weighted alike
 
     def __post_init__(self) -> None:
         _check_phase(self)

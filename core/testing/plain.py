@@ -93,6 +93,27 @@ def _by_microbatch(fn: Callable[[Batch, Rng], Any], values: Batch, rng: Rng, mic
 def _curvature(
     phase: Update, values: Batch, rng: Rng, parts: int, parameters: Mapping[str, tf.Variable]
 ) -> dict[str, tf.Tensor]:
+    curvature = phase.optimizer.curvature
+    estimate = _gauss_newton if curvature and curvature.sampled else _hutchinson
+    return estimate(phase, values, rng, parts, parameters)
+
+
+def _gauss_newton(
+    phase: Update, values: Batch, rng: Rng, parts: int, parameters: Mapping[str, tf.Variable]
+) -> dict[str, tf.Tensor]:
+    """Returns B ĝ ⊙ ĝ for the mean gradient ĝ of B losses on labels drawn from the model."""
+    assert phase.sampled_loss
+    with tf.GradientTape() as tape:
+        sums = [weighted_sums(loss) for loss in _by_microbatch(phase.sampled_loss, values, rng, parts)]
+        weight = tf.add_n([figures["weight"] for _, figures in sums])
+        mean = tf.math.divide_no_nan(tf.add_n([objective for objective, _ in sums]), weight)
+    gradients = tape.gradient(mean, parameters, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return {path: weight * tf.square(tf.convert_to_tensor(gradient)) for path, gradient in gradients.items()}
+
+
+def _hutchinson(
+    phase: Update, values: Batch, rng: Rng, parts: int, parameters: Mapping[str, tf.Variable]
+) -> dict[str, tf.Tensor]:
     """Returns Hutchinson's estimate u ⊙ H u of the Hessian's diagonal, in forward mode over the gradient."""
     draws = rng.fold("curvature")
     signs = {path: tf.sign(draws.fold(path).normal(tuple(v.shape))) for path, v in parameters.items()}

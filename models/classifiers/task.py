@@ -41,21 +41,35 @@ class Classifier(Task):
         self.by_batch = any(isinstance(part, layers.BatchNorm) for part in net.submodules)
 
     def phases(self) -> list[Update]:
-        return [
-            Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer, mixes_rows=self.by_batch),
-        ]
+        update = Update(
+            "net",
+            loss=self.loss,
+            trains=self.net,
+            optimizer=self.optimizer,
+            mixes_rows=self.by_batch,
+            sampled_loss=self.sampled_loss,
+        )
+        return [update]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
         """Returns cross-entropy and accuracy per example. `rng=None` means evaluation, without dropout."""
+        logits, statistics = self._logits(batch, rng)
+        cross_entropy = losses.softmax_cross_entropy(logits, batch["label"])
+        metric = {"accuracy": metrics.accuracy(logits, batch["label"])}
+        return Loss(cross_entropy, metrics=metric, statistics=statistics)
+
+    def sampled_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Returns the cross-entropy of labels drawn from the network's own probabilities."""
+        logits, _ = self._logits(batch, rng)
+        return Loss(losses.softmax_cross_entropy(logits, rng.fold("labels").rows.categorical(logits)))
+
+    def _logits(self, batch: Batch, rng: Rng | None) -> tuple[tf.Tensor, Statistics | None]:
         image, statistics = batch["image"], None
         if rng is not None:
             for i, function in enumerate(self.augment):
                 image = function(image, rng.fold("augment").fold(i))
             statistics = Statistics() if self.by_batch else None
-        logits = call(self.net, arguments_of(self.net), image, rng=rng, statistics=statistics)
-        cross_entropy = losses.softmax_cross_entropy(logits, batch["label"])
-        metric = {"accuracy": metrics.accuracy(logits, batch["label"])}
-        return Loss(cross_entropy, metrics=metric, statistics=statistics)
+        return call(self.net, arguments_of(self.net), image, rng=rng, statistics=statistics), statistics
 
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)

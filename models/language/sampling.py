@@ -63,11 +63,7 @@ def sampled(temperature: float = 1.0, *, top_k: int | None = None, top_p: float 
         logits /= temperature
         logits = logits if top_k is None else keep_top_k(logits, top_k)
         logits = logits if top_p is None else keep_nucleus(logits, top_p)
-        # The largest of logits plus Gumbel noise is a sample of their softmax (Gumbel, 1954). A uniform number of zero
-        # would give minus infinity, which marks excluded tokens.
-        uniform = tf.maximum(rng.wide.rows.uniform(logits.shape[0], logits.shape[1]), 2.0**-25)
-        noise = -tf.math.log(-tf.math.log(uniform))
-        return tf.argmax(logits + noise, -1, tf.int32)
+        return rng.rows.categorical(logits)
 
     return _by_choice(choose)
 

@@ -72,21 +72,33 @@ class LanguageModel(Task):
         )
 
     def phases(self) -> list[Update]:
-        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+        update = Update(
+            "net", loss=self.loss, trains=self.net, optimizer=self.optimizer, sampled_loss=self.sampled_loss
+        )
+        return [update]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
         """Returns each token's cross-entropy, given earlier tokens of its document. `rng=None` means evaluation."""
-        document = batch["document"]
-        tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
-        logits = self.net(tokens[:, :-1], document[:, :-1], rng)
-        cross_entropy = losses.softmax_cross_entropy(logits, tokens[:, 1:])
-        follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] >= 0)
-        weight = tf.cast(follows, tf.float32)
+        logits, tokens, weight = self._predicted(batch, rng)
+        cross_entropy = losses.softmax_cross_entropy(logits, tokens)
         figures = {
             "perplexity": metrics.Perplexity.of(cross_entropy, weight),
             "bits_per_byte": metrics.BitsPerByte.of(cross_entropy, batch["bytes"][:, 1:], weight),
         }
         return Loss(cross_entropy, weight=weight, metrics=figures)
+
+    def sampled_loss(self, batch: Batch, rng: Rng) -> Loss:
+        """Returns the cross-entropy of tokens drawn from the network's own probabilities."""
+        logits, _, weight = self._predicted(batch, rng)
+        return Loss(losses.softmax_cross_entropy(logits, rng.fold("labels").rows.categorical(logits)), weight=weight)
+
+    def _predicted(self, batch: Batch, rng: Rng | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns logits [rows, time, vocabulary], the tokens [rows, time] that they predict, and their weights."""
+        document = batch["document"]
+        tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
+        follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] >= 0)
+        logits = self.net(tokens[:, :-1], document[:, :-1], rng)
+        return logits, tokens[:, 1:], tf.cast(follows, tf.float32)
 
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)

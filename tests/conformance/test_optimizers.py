@@ -217,6 +217,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("factor", "eta_minus"), (0.0, 1.0)),
     "eta_plus": (0.0, 1.0),
     "polynomials": ("quintic", 5),
+    "estimator": ("bartlett", 5),
     "profile": ("linear", 5),
     "std": (-1, 0, 1),  # of another profile
     "neuron_beta": (-0.1, 1.0),

@@ -13,6 +13,7 @@ from core.engine.accumulate import accumulate_gradients
 from core.engine.loss_scale import LossScale
 from core.engine.policies.measure_update import MeasuredUpdate
 from core.errors import ConfigurationError
+from core.losses import softmax_cross_entropy
 from core.optimizers import Optimizer, chain, clip_by_global_norm, groups, lookahead, mechanic, sgd, sophia
 from core.random import Rng
 from core.task import Loss, Task, Update
@@ -45,10 +46,34 @@ class Grouped(Curved):
     rule = chain(clip_by_global_norm(1.0), groups({"1/*": sgd(0.1)}, otherwise=RULE))
 
 
+class Drawn(Curved):
+    """Classifies words. Estimates are by gradients on drawn labels; only some rows count."""
+
+    rule = sophia(0.05, gamma=0.5, estimate_every=2, weight_decay=0.0, estimator="gauss_newton_bartlett")
+
+    def phases(self):
+        return [dataclasses.replace(phase, sampled_loss=self.sampled_loss) for phase in super().phases()]
+
+    def logits(self, batch, rng):
+        x = batch["x"] + 0.3 * rng.fold("noise").rows.normal(batch["x"].shape[0], 3)
+        return self.net(x) * self.table(tf.range(5))[:, 0]
+
+    def loss(self, batch, rng):
+        entropy = softmax_cross_entropy(self.logits(batch, rng), batch["word"])
+        return Loss(entropy, weight=tf.cast(batch["word"] > 0, tf.float32))
+
+    def sampled_loss(self, batch, rng):
+        logits = self.logits(batch, rng)
+        return Loss(
+            softmax_cross_entropy(logits, rng.fold("labels").rows.categorical(logits)),
+            weight=self.loss(batch, rng).weight,
+        )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "replicas", "microbatches"),
-    [(Curved, 1, 1), (Curved, 2, 2), (Grouped, 1, 2)],
+    [(Curved, 1, 1), (Curved, 2, 2), (Grouped, 1, 2), (Drawn, 2, 2)],
 )
 def test_step_is_that_of_the_specification(task, replicas, microbatches):
     """Compares weights and slots after three updates, of which the first and the third take an estimate."""
@@ -58,8 +83,58 @@ def test_step_is_that_of_the_specification(task, replicas, microbatches):
 
 
 @pytest.mark.long
-def test_compiled_step_is_the_same():
-    assert_same(*(train(Curved, WORDS, 1, 2, steps=3, compile=compile) for compile in (True, False)))
+@pytest.mark.parametrize("task", [Curved, Drawn])
+def test_compiled_step_is_the_same(task):
+    assert_same(*(train(task, WORDS, 1, 2, steps=3, compile=compile) for compile in (True, False)))
+
+
+class Softmax(Task):
+    """Classifies by one linear layer."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net, self.drawn = layers.Linear(3, 5, rng=rng), []
+
+    def phases(self):
+        rule = sophia(0.05, gamma=0.5, beta_2=0.9, estimate_every=2, estimator="gauss_newton_bartlett")
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=rule, sampled_loss=self.sampled_loss)]
+
+    def loss(self, batch, rng):
+        return Loss(softmax_cross_entropy(self.net(batch["x"]), batch["word"]))
+
+    def sampled_loss(self, batch, rng):
+        logits = self.net(batch["x"])
+        return Loss(softmax_cross_entropy(logits, rng.fold("labels").rows.categorical(logits)))
+
+
+@pytest.mark.parametrize(("replicas", "microbatches"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.long)])
+def test_gauss_newton_bartlett_is_that_of_the_paper(replicas, microbatches):
+    """Follows algorithms 2 and 3 of Liu et al. (2024) in NumPy with float64, given the uniform numbers of the draws."""
+    run = Run(assemble(Softmax, on_virtual_cpus(replicas), seed=1), WORDS, microbatches=microbatches, seed=7)
+    x, word, rows = WORDS["x"].astype(np.float64), WORDS["word"], len(WORDS["y"])
+    params = [run.variables[f"net/{name}"].numpy().astype(np.float64) for name in "wb"]
+    m, h = [0.0, 0.0], [0.0, 0.0]
+
+    def mean_gradients(labels):
+        logits = x @ params[0] + params[1]
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        error = (p - np.eye(5)[labels]) / rows
+        return [x.T @ error, error.sum(0)], logits
+
+    for step in range(3):
+        gradients, logits = mean_gradients(word)
+        rng = run.step.rng_of(run.step.plans[0].phase, tf.constant(step, tf.int64)).fold("labels")
+        noise = -np.log(-np.log(np.maximum(rng.rows.uniform(rows, 5).numpy().astype(np.float64), 2.0**-25)))
+        if step % 2 == 0:
+            estimates = [rows * g**2 for g in mean_gradients(np.argmax(logits + noise, 1))[0]]
+            h = [0.9 * old + 0.1 * new for old, new in zip(h, estimates, strict=True)]
+        m = [0.96 * old + 0.04 * g for old, g in zip(m, gradients, strict=True)]
+        for i, (mean, curvature) in enumerate(zip(m, h, strict=True)):
+            params[i] = params[i] - 0.05 * (np.clip(mean / np.maximum(0.5 * curvature, 1e-12), -1, 1) + 0.1 * params[i])
+    found = run.train(3).variables
+    for name, expected, slot in zip("wb", params, h, strict=True):
+        np.testing.assert_allclose(found[f"net/{name}"], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[f"optimizer/net/sophia/curvature/{name}"], slot, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
@@ -164,6 +239,41 @@ class Through(Gan):
 def test_loss_without_a_second_gradient_is_refused(task, data, other):
     with pytest.raises(ConfigurationError, match=f"trains by `sophia`.* but has `{other}`"):
         train(task, data, 1, 1, steps=1)
+
+
+class Undrawn(Drawn):
+    def phases(self):
+        return Curved.phases(self)
+
+
+class Unlike(Drawn):
+    def sampled_loss(self, batch, rng):
+        return super().sampled_loss(batch, rng)._replace(weight=None)
+
+
+class Unread(Drawn):
+    def sampled_loss(self, batch, rng):
+        return Loss(tf.square(batch["y"]), weight=batch["y"])
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Undrawn, "by a loss on labels drawn from the model: give the phase one"),
+        (Unlike, "`sampled_loss` of phase `net` returns other losses than its `loss`"),
+        (Unread, "phase `net` reads `y`, but `loss` doesn't read it"),
+    ],
+)
+def test_loss_on_drawn_labels_that_does_not_fit_is_refused(task, message):
+    with pytest.raises(ConfigurationError, match=message):
+        train(task, WORDS, 1, 1, steps=1)
+
+
+def test_estimators_are_named_and_alike():
+    with pytest.raises(ValueError, match="`estimator` is 'bartlett'"):
+        sophia(0.1, estimator="bartlett")
+    with pytest.raises(ValueError, match="give each `sophia` the same `estimator`"):
+        chain(RULE, Drawn.rule)
 
 
 def test_mesh_is_refused():

@@ -72,6 +72,7 @@ def _update(
             loss_scale=loss_scale,
             clip_examples=phase.clip_examples,
             curvature_due=optimizer.curvature_due,
+            sampled_loss=plan.sampled_loss,
         )
     if less := _less_than_nothing(accumulated.sums):
         return _found(plan, mine, less, None), outputs
