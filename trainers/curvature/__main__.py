@@ -1,4 +1,4 @@
-"""`python -m trainers.curvature [--run=]FOLDER [--step=400] [--examples=512] [--eigenvalues=5] [--probes=30]`
+"""`python -m trainers.curvature [--run=]FOLDER [--step=400] [--eigenvalues=5] [--plot=curvature.svg]`
 
 Prints the curvature of the loss at a checkpoint of a run.
 """
@@ -11,28 +11,40 @@ if __name__ == "__main__":
 import functools
 import json
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 
-from core.errors import ConfigurationError, TapeloopError
+from core import checkpoint
+from core.disk import write_whole
+from core.errors import ConfigurationError, TapeloopError, shown
+from trainers.curvature.plot import drawn
 from trainers.errors.exit_report import report
 from trainers.process.application import command_of, run_app, start_logging
 from trainers.process.flags import parse_flags
 from trainers.process.standard_streams import native_stderr_in
+from trainers.workdir import Workdir
 
 USAGE = """python -m trainers.curvature FOLDER [--step=400] [--examples=512] [--eigenvalues=5] [--probes=30] [--json]
+                                      [--plot=curvature.svg]
 
 Prints the largest eigenvalues by magnitude (Lanczos) and the trace (Hutchinson) of the Hessian of the mean loss, as
-`evaluate` of the task computes it from the trained weights, over random examples of the training source. Nothing is
-written."""
+`evaluate` of the task computes it from the trained weights, over random examples of the training source. With --plot,
+it measures all checkpoints up to that step, and draws them in an SVG file. The run's folder isn't changed."""
 
 
 def parse(words: Sequence[str]) -> FlagValues:
     """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
     flags = parse_flags(words, _define, usage=USAGE, bare="run")
+    if flags.plot and (os.path.isdir(flags.plot) or not Path(flags.plot).absolute().parent.is_dir()):
+        raise ConfigurationError(
+            f"`--plot` is {shown(flags.plot)}, which can't be written: give a file in an existing folder, as "
+            "`--plot=curvature.svg`."
+        )
     if len(flags.run) != 1:
         raise ConfigurationError("give one run's folder, as `python -m trainers.curvature runs/digits_mlp`.")
     return flags
@@ -45,6 +57,7 @@ def _define(flag_values: FlagValues) -> None:
     number("examples", 512, "of the training source", lower_bound=1)
     number("eigenvalues", 5, "how many are printed", lower_bound=1)
     number("probes", 30, "random vectors for the trace", lower_bound=2)
+    absl_flags.DEFINE_string("plot", None, "an SVG file of all checkpoints up to the step", flag_values=flag_values)
     absl_flags.DEFINE_boolean("json", False, "print everything as JSON", flag_values=flag_values)
 
 
@@ -53,7 +66,11 @@ def run(flags: FlagValues) -> int:
     start_logging(flags.verbosity)
     try:
         with native_stderr_in(None):
-            found = measured(flags)
+            found = measured(flags, flags.step)
+            if flags.plot:
+                there = checkpoint.steps_in(Workdir(Path(flags.run[0])).checkpoints)
+                before = [measured(flags, step) for step in there if step < found["step"]]
+                write_whole({Path(flags.plot): drawn([*before, found]).encode()})
     except TapeloopError as error:
         return report(error, verbose=False)
     if flags.json:
@@ -67,8 +84,8 @@ def run(flags: FlagValues) -> int:
     return 0
 
 
-def measured(flags: FlagValues) -> dict[str, Any]:
-    """Loads the run and returns its figures, as JSON values."""
+def measured(flags: FlagValues, step: int | None) -> dict[str, Any]:
+    """Loads the run at a checkpoint, by default the newest, and returns its figures, as JSON values."""
     import numpy as np
     import tensorflow as tf
 
@@ -78,7 +95,7 @@ def measured(flags: FlagValues) -> dict[str, Any]:
     from trainers.curvature import hessian
     from trainers.python_api.load import load
 
-    loaded = load(flags.run[0], flags.step)
+    loaded = load(flags.run[0], step)
     task, source = loaded.experiment.task, loaded.train_source
     updates = [phase for phase in task.phases() if isinstance(phase, Update)]
     if len(updates) > 1:

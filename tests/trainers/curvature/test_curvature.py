@@ -1,6 +1,7 @@
 """`python -m trainers.curvature`: eigenvalues and trace against the whole Hessian, by JAX; the command and refusals."""
 
 import json
+from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tests.commands import CONFIGS, passed
 from trainers.curvature.__main__ import main
 from trainers.curvature.hessian import hessian_product, leading_eigenvalues, trace
+from trainers.curvature.plot import drawn
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(20, 3)).astype("float32"), RANDOM.normal(size=(20,)).astype("float32")
@@ -78,8 +80,21 @@ def test_command_prints_the_curvature_of_a_run(tmp_path, capsys):
     assert found["parameters"] == 64 * 128 + 128 + 128 * 10 + 10
     assert len(found["eigenvalues"]) == 2
     assert found["eigenvalues"][0] > 0.0
-    assert main([str(tmp_path / "run"), "--examples=64", "--eigenvalues=2", "--probes=5"]) == 0
+    plot = tmp_path / "curvature.svg"
+    words = [str(tmp_path / "run"), "--examples=64", "--eigenvalues=2", "--probes=5"]
+    assert main([*words, f"--plot={plot}"]) == 0
     assert "eigenvalue 1: " in capsys.readouterr().out
+    titles = [each.text for each in ElementTree.parse(plot).iter() if each.tag.endswith("title")]
+    assert titles == ["eigenvalues: λ1", "eigenvalues: λ2", "trace: tr"]
+    assert main([*words, f"--plot={tmp_path}"]) == 2
+    assert "`--plot` is " in capsys.readouterr().err
+
+
+def test_plot_has_a_point_for_each_checkpoint():
+    svg = ElementTree.fromstring(drawn([{"step": s, "eigenvalues": [3.0 / s, 1.0], "trace": 9.0} for s in (1, 2, 3)]))
+    curves = [each.get("points").split() for each in svg.iter() if each.tag.endswith("polyline")]
+    assert [len(points) for points in curves] == [3, 3, 3]
+    assert sum(each.tag.endswith("circle") for each in svg.iter()) == 9
 
 
 @pytest.mark.parametrize(
