@@ -67,7 +67,7 @@ def environment(folder: Path, tensorflow: str) -> str:
         venv.create(folder, with_pip=True, clear=True)
         needed = requirements(importlib.metadata.requires("tapeloop") or [], "dev")
         pip = [str(python), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, "--pre", tensorflow, *needed], check=True)
+        subprocess.run([*pip, tensorflow, *needed], check=True)
         subprocess.run([*pip, "--no-deps", "--editable", str(CHECKOUT)], check=True)
         done.write_text(tensorflow)
     return str(python)
