@@ -21,6 +21,7 @@ PEERS = {
     ],  # its dependencies are only needed by its models
     "jax": ["jax optax flax"],
     "torch": ["torch lightning"],
+    "kubernetes": ["kubeflow-training"],  # with the client of Kubernetes
 }
 
 

@@ -1,0 +1,1 @@
+"""The Kubernetes manifests of `deploy/`, checked against the classes of the Kubernetes and Kubeflow clients."""
