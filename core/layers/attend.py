@@ -16,7 +16,8 @@ from core.layers.tiled_attention import Sight, Tiled, grid_of
 from core.random import Rng
 
 LONG = 1024  # queries; scores of more are computed in tiles, by default
-_TILE = 256  # queries and keys of a tile; smaller matmuls are slower, and larger ones compute more above a diagonal
+_TILE = 256  # queries and keys of a causal tile; smaller matmuls are slower, larger tiles have more hidden keys
+_ROWS = 128  # queries whose scores, of all heads, are as many as those of a tile that isn't causal
 
 
 def attend(
@@ -46,9 +47,9 @@ def attend(
     * distance` from the scores (ALiBi: Press et al., 2022). `bias` and `slopes` have gradients.
 
     If there are more than `chunk_size` queries, the scores are computed in tiles of at most `chunk_size` queries and
-    keys. Tiles aren't kept for the gradient. A `window` also makes tiles of shorter sequences, to skip hidden keys.
-    Tiles need a `time` and a number of keys that are known while tracing. `chunk_size=None` turns tiles off. Tiles
-    change results by rounding only, except that dropout draws another mask.
+    keys, or twice as many keys without `causal`. Tiles aren't kept for the gradient. A `window` also makes tiles of
+    shorter sequences, to skip hidden keys. Tiles need a `time` and a number of keys that are known while tracing.
+    `chunk_size=None` turns tiles off. Tiles change results by rounding only, except that dropout draws another mask.
     """
     check_fraction(dropout_rate=dropout_rate)
     if chunk_size is not None:
@@ -74,19 +75,24 @@ def attend(
     if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
         q, k = widen(q), widen(k)
     given = _Given(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng)
-    tile = _tile(time, k.shape[1], chunk_size, window)
+    tile = _tile(q, k.shape[1], sight, chunk_size)
     y = _attend_dense(given) if tile is None else _attend_tiled(given, tile)
     return tf.reshape(y, [batch, time, heads, v.shape[-1]])
 
 
-def _tile(time: object, keys: object, chunk_size: int | None, window: int | None) -> int | None:
-    """Returns the largest number of queries and keys in a tile, or `None` to compute all scores at once."""
+def _tile(q: tf.Tensor, keys: object, sight: Sight, chunk_size: int | None) -> tuple[int, int, int] | None:
+    """Returns the most groups, queries and keys of a tile, or `None` to compute all scores at once."""
+    _, time, groups, *_ = q.shape
     if chunk_size is None or not isinstance(time, int) or not isinstance(keys, int):
         return None
     # The scores of a short sequence need little memory, but those outside of a window are wasted.
+    window = sight.window
     if time <= (chunk_size if window is None else min(chunk_size, 2 * max(window, _TILE))):
         return None
-    return min(chunk_size, _TILE if window is None else min(_TILE, max(window, _TILE // 8)))
+    if not sight.causal:  # one group at a time, because few large matmuls are faster than many small ones
+        return 1, min(chunk_size, _ROWS * groups), 2 * chunk_size
+    tile = min(chunk_size, _TILE if window is None else min(_TILE, max(window, _TILE // 8)))
+    return groups, tile, tile
 
 
 class _Given(NamedTuple):
@@ -141,27 +147,31 @@ def _attend_dense(given: _Given) -> tf.Tensor:
     return tf.where(sees, y, tf.zeros([], y.dtype))
 
 
-def _attend_tiled(given: _Given, tile: int) -> tf.Tensor:
-    """Returns the same as `_attend_dense`, with scores in tiles of at most `tile` queries and keys."""
+def _attend_tiled(given: _Given, largest: tuple[int, int, int]) -> tf.Tensor:
+    """Returns the same as `_attend_dense`, with scores in tiles of at most `largest` groups, queries and keys."""
     q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng = given
     batch, time, groups, heads, _ = sizes(q)
-    grid = grid_of(sight, time, k.shape[1], tile)
-    by_head = [grid.stack(tf.transpose(q, [0, 2, 3, 1, 4]), queries=3)]
-    by_head += [grid.stack(tf.transpose(x, [0, 2, 1, 3]), keys=2) for x in (k, v)]
-    added = [grid.stack(x, 3, 4) for x in (bias, slopes) if x is not None]
+    grid = grid_of(sight, (groups, time, k.shape[1]), largest)
+    by_head = [grid.stack(tf.transpose(q, [0, 2, 3, 1, 4]), 1, 3, None)]
+    by_head += [grid.stack(tf.transpose(x, [0, 2, 1, 3]), 1, None, 2) for x in (k, v)]
+    added = [grid.stack(x, 1, 3, 4) for x in (bias, slopes) if x is not None]
+    by_document = None
+    if documents is not None:
+        by_document = grid.stack(documents, None, 1, None), grid.stack(documents, None, None, 1)
     tiled = Tiled(
         grid,
         sight,
         k.shape[1],
-        mask=None if mask is None else grid.stack(mask, 3, 4),
-        documents=None if documents is None else (grid.stack(documents, queries=1), grid.stack(documents, keys=1)),
+        mask=None if mask is None else grid.stack(mask, 1, 3, 4),
+        documents=by_document,
         biased=bias is not None,
         sloped=slopes is not None,
         dropout_rate=dropout_rate,
         rng=rng if dropout_rate else None,
     )
     y = tiled([*by_head, *added]).y
-    y = tf.reshape(tf.transpose(y, [1, 0, 4, 2, 3, 5]), [batch, -1, groups, heads, v.shape[-1]])
+    y = tf.reshape(y, [*grid.counts[:2], *sizes(y)[1:]])
+    y = tf.reshape(tf.transpose(y, [2, 1, 5, 0, 3, 4, 6]), [batch, -1, groups, heads, v.shape[-1]])
     return y[:, :time]
 
 

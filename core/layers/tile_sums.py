@@ -1,12 +1,12 @@
-"""Sums over the tiles of a matrix of queries and keys. Their derivatives, of any order, are such sums again.
+"""Sums over the tiles of a matrix of queries and keys, per group. Their derivatives, of any order, are such sums again.
 
-A stack `[count, ...]` holds the tiles of one tensor. The tensor is cut along queries, keys, both or neither. A place is
-one tile of the matrix. A tile function gets one tile of each stack, those of one place. Places are computed one after
-another, and backward passes compute them again, so memory doesn't grow with their number.
+A stack `[count, ...]` holds the tiles of one tensor. The tensor is cut along groups, queries and keys, or some of these
+axes. A place is one tile of the matrix. A tile function gets one tile of each stack, those of one place. Places are
+computed one after another, and backward passes compute them again, so memory doesn't grow with their number.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,13 @@ import tensorflow as tf
 
 from core.layers.shapes import sizes, widen
 
-Along = Literal["queries", "keys", "both", "neither"]
+Along = tuple[bool, bool, bool]  # groups, queries, keys
 
 
 class Place(NamedTuple):
-    """One tile of the matrix: the indices of its queries and of its keys."""
+    """One tile of the matrix: the indices of its groups, of its queries and of its keys."""
 
+    group: tf.Tensor
     i: tf.Tensor
     j: tf.Tensor
     cut: bool  # whether positions hide some of its keys from some of its queries
@@ -38,26 +39,27 @@ def filled(stacks: Sequence[Stack], tiles: Sequence[tf.Tensor]) -> list[Stack]:
 
 
 class Grid(NamedTuple):
-    """A matrix in tiles: how many along queries and keys, their sizes, and the places (i, j) that are computed."""
+    """A matrix in tiles: how many along groups, queries and keys, their sizes, and the places that are computed."""
 
-    counts: tuple[int, int]
-    tile: tuple[int, int]
+    counts: tuple[int, int, int]
+    tile: tuple[int, int, int]
     whole: npt.NDArray[np.int32]
     cut: npt.NDArray[np.int32]
 
-    def stack(self, x: tf.Tensor, queries: int | None = None, keys: int | None = None) -> Stack:
-        """Cuts `x` along its axes `queries` and `keys`. An axis of size 1 isn't cut: all tiles share it."""
-        by_key = keys is not None and x.shape[keys] != 1
-        if keys is not None and by_key:
-            x = _cut(x, keys, self.counts[1], self.tile[1])
-        if queries is None or x.shape[queries + by_key] == 1:
-            return Stack(x, "keys") if by_key else Stack(tf.expand_dims(x, 0), "neither")
-        x = _cut(x, queries + by_key, self.counts[0], self.tile[0])
-        return Stack(tf.reshape(x, [-1, *sizes(x)[2:]]), "both") if by_key else Stack(x, "queries")
+    def stack(
+        self, x: tf.Tensor, groups: int | None = None, queries: int | None = None, keys: int | None = None
+    ) -> Stack:
+        """Cuts `x` along its axes `groups`, `queries` and `keys`. An axis of size 1 isn't cut: all tiles share it."""
+        axes = groups, queries, keys
+        # Nor is an axis cut into one tile: reading a tile copies it, unless all places share it.
+        cut = [n for n, axis in enumerate(axes) if axis is not None and self.counts[n] > 1 and x.shape[axis] != 1]
+        for before, n in enumerate(reversed(cut)):
+            x = _cut(x, (axes[n] or 0) + before, self.counts[n], self.tile[n])
+        return Stack(tf.reshape(x, [-1, *sizes(x)[len(cut) :]]), (0 in cut, 1 in cut, 2 in cut))
 
     def read(self, stack: Stack, at: Place) -> tf.Tensor:
         """Returns the tile of `stack` at the place `at`."""
-        return stack.tiles[0] if stack.along == "neither" else tf.gather(stack.tiles, self._index(stack.along, at))
+        return tf.gather(stack.tiles, self.index(at, stack.along)) if any(stack.along) else stack.tiles[0]
 
     def loop(self, body: Callable[..., Sequence[tf.Tensor]], stacks: Sequence[Stack]) -> list[tf.Tensor]:
         """Replaces the tiles of `stacks` by `body(place, *tiles)`, one place at a time."""
@@ -78,11 +80,11 @@ class Grid(NamedTuple):
         along: Sequence[Along],
         arrays: Sequence[tf.TensorArray],
     ) -> list[tf.TensorArray]:
-        rows, columns = (tf.constant(column) for column in places.T)
+        columns = [tf.constant(column) for column in places.T]
 
         def step(n: tf.Tensor, *arrays: tf.TensorArray) -> Any:
-            at = Place(tf.gather(rows, n), tf.gather(columns, n), cut)
-            indices = [self._index(way, at) for way in along]
+            at = Place(*(tf.gather(column, n) for column in columns), cut)
+            indices = [self.index(at, way) for way in along]
             tiles = body(at, *(array.read(index) for array, index in zip(arrays, indices, strict=True)))
             written = zip(arrays, indices, tiles, strict=True)
             return n + 1, *(array.write(index, tile) for array, index, tile in written)
@@ -133,10 +135,12 @@ class Grid(NamedTuple):
 
         return list(run(*(stack.tiles for stack in stacks)))
 
-    def _index(self, along: Along, at: Place) -> tf.Tensor:
-        if along == "both":
-            return at.i * self.counts[1] + at.j
-        return {"queries": at.i, "keys": at.j, "neither": tf.zeros_like(at.i)}[along]
+    def index(self, at: Place, along: Along = (True, True, True)) -> tf.Tensor:
+        """Numbers the tiles of a stack that is cut `along` some axes."""
+        index = tf.zeros_like(at.i)
+        for position, count, cut in zip(at[:3], self.counts, along, strict=True):
+            index = index * count + position if cut else index
+        return index
 
 
 def _cut(x: tf.Tensor, axis: int, count: int, size: int) -> tf.Tensor:

@@ -48,28 +48,31 @@ class Sight(NamedTuple):
         return seen if self.window is None else seen & (distance < self.window)
 
 
-def grid_of(sight: Sight, time: int, keys: int, largest: int) -> Grid:
-    """Divides `time` queries and `keys` keys into equal tiles of at most `largest`, and leaves out hidden tiles."""
-    counts = -(-time // largest), -(-keys // largest)
-    tile = -(-time // counts[0]), -(-keys // counts[1])
+def grid_of(sight: Sight, all_sizes: tuple[int, int, int], largest: tuple[int, int, int]) -> Grid:
+    """Divides groups, queries and keys into equal tiles of at most `largest`, and leaves out hidden tiles."""
+    groups, queries, columns = (-(-size // most) for size, most in zip(all_sizes, largest, strict=True))
+    group, tile, width = (-(-size // n) for size, n in zip(all_sizes, (groups, queries, columns), strict=True))
+    _, time, keys = all_sizes
     whole: list[tuple[int, int]] = []
     cut: list[tuple[int, int]] = []
-    for i in range(counts[0]):
-        for j in range(counts[1]):
-            last_key = min((j + 1) * tile[1], keys) - 1
-            full = (j + 1) * tile[1] <= keys
+    for i in range(queries):
+        for j in range(columns):
+            last_key = min((j + 1) * width, keys) - 1
+            full = (j + 1) * width <= keys
             if not sight.causal:
                 (whole if full else cut).append((i, j))
             elif not isinstance(sight.first_query, int):
                 cut.append((i, j))
             else:
-                first = sight.first_query + i * tile[0]
-                last = sight.first_query + min((i + 1) * tile[0], time) - 1
-                edges = first, last, j * tile[1], last_key
+                first = sight.first_query + i * tile
+                last = sight.first_query + min((i + 1) * tile, time) - 1
+                edges = first, last, j * width, last_key
                 if sight.hides_all_of(*edges):
                     continue
                 (whole if full and sight.hides_nothing_of(*edges) else cut).append((i, j))
-    return Grid(counts, tile, *(np.array(places, np.int32).reshape(-1, 2) for places in (whole, cut)))
+    by_group = ([(g, *at) for g in range(groups) for at in places] for places in (whole, cut))
+    places = (np.array(each, np.int32).reshape(-1, 3) for each in by_group)
+    return Grid((groups, queries, columns), (group, tile, width), *places)
 
 
 class Result(NamedTuple):
@@ -124,6 +127,9 @@ class Tiled(NamedTuple):
         def body(at: Place, y: tf.Tensor, total: tf.Tensor, largest: tf.Tensor) -> Result:
             q, k, v, *added = (self.grid.read(stack, at) for stack in stacks)
             scores = self._scores(at, q, k, added)
+            if self._whole_rows:
+                weights = self._dropped(at, self._softmax(at, scores), v.dtype)
+                return Result(widen(_by_query(weights, v)), total, largest)
             softmax = tf.nn.softmax(scores)
             highest = tf.reduce_max(scores, -1, keepdims=True)
             # The softmax of the highest score is 1 / total: two maxima are quicker than another `exp`.
@@ -138,7 +144,7 @@ class Tiled(NamedTuple):
         # Unlike `tf.zeros`, made no sooner than `q`, and sharded like it on a mesh.
         total = tf.raw_ops.ZerosLike(x=tf.cast(q[..., :1], widen(v).dtype))
         start = Result(total + tf.zeros([v.shape[-1]], total.dtype), total, total + HIDDEN)
-        y, total, largest = self.grid.loop(body, [Stack(x, "queries") for x in start])
+        y, total, largest = self.grid.loop(body, [Stack(x, stacks[0].along) for x in start])
         # Queries that see no key have a total of zero; their weights are zeros below any `largest`.
         return Result(tf.cast(y, v.dtype), _or_one(total), tf.where(total > 0.0, largest, tf.zeros_like(largest)))
 
@@ -146,17 +152,20 @@ class Tiled(NamedTuple):
         self, stacks: Sequence[Stack], result: Result, dy: tf.Tensor, dtotal: tf.Tensor, _: tf.Tensor
     ) -> list[tf.Tensor]:
         y, total, largest = result
+        if self._whole_rows:
+            total = tf.ones_like(total)  # a constant: the softmax is computed again
         # Summed over keys, weights times their gradient equal the result times its gradient.
         mean = tf.reduce_sum(widen(dy) * widen(y), -1, keepdims=True) / total - dtotal
         dy = tf.cast(widen(dy) / total, stacks[0].tiles.dtype)
-        by_query = [Stack(x, "queries") for x in (dy, mean, largest)]
+        by_query = [Stack(x, stacks[0].along) for x in (dy, mean, largest)]
         with noticing_draws():  # the forward pass already reported its draws
             return self.grid.sum(self._gradients, [*stacks, *by_query], stacks)
 
     def _gradients(self, at: Place, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
         """Returns one tile's part of each gradient. `dy` and `mean` are already divided by the softmax's total."""
         *added, dy, mean, largest = others
-        weights = tf.exp(self._scores(at, q, k, added) - tf.stop_gradient(largest))
+        scores = self._scores(at, q, k, added)
+        weights = self._softmax(at, scores) if self._whole_rows else tf.exp(scores - tf.stop_gradient(largest))
         dropped = self._dropped(at, weights, dy.dtype)
         dweights = widen(_by_query(dy, tf.cast(v, dy.dtype), transpose=True))
         dscores = weights * (dweights - mean) if self.rng is None else widen(dropped) * dweights - weights * mean
@@ -164,6 +173,17 @@ class Tiled(NamedTuple):
         dadded = [sum_like(dscores * f, x) for f, x in zip(factors, added, strict=True)]
         dscores = tf.cast(dscores, q.dtype)
         return [_by_query(dscores, k), _by_key(dscores, q), _by_key(dropped, dy), *dadded]
+
+    @property
+    def _whole_rows(self) -> bool:
+        """Says whether each tile has all keys. Its softmax then needs no other tile, and no `total` or `largest`."""
+        return self.grid.counts[2] == 1
+
+    def _softmax(self, at: Place, scores: tf.Tensor) -> tf.Tensor:
+        """Returns the weights of all keys, which are zeros for a query that sees none."""
+        weights = tf.nn.softmax(scores)
+        hides = at.cut or self.biased or self.mask is not None or self.documents is not None
+        return tf.where(scores > HIDDEN, weights, tf.zeros_like(weights)) if hides else weights
 
     def _scores(self, at: Place, q: tf.Tensor, k: tf.Tensor, added: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns a tile's scores, with `HIDDEN` where a query doesn't see a key."""
@@ -175,7 +195,7 @@ class Tiled(NamedTuple):
             scores -= tf.cast(added[-1], scores.dtype) * self._distance(at, scores.dtype)
         if at.cut:
             queries, keys = self._positions(at)
-            seen.append(tf.broadcast_to(keys < self.keys, [1, *self.grid.tile]))
+            seen.append(tf.broadcast_to(keys < self.keys, [1, *self.grid.tile[1:]]))
             if self.sight.causal:
                 seen.append(self.sight.seen(queries, keys))
         if self.mask is not None:
@@ -183,13 +203,13 @@ class Tiled(NamedTuple):
         if self.documents is not None:
             query, key = (self.grid.read(stack, at) for stack in self.documents)
             same = tf.expand_dims(query, 2) == tf.expand_dims(key, 1)
-            seen.append(tf.reshape(same, [tf.shape(same)[0], 1, 1, *self.grid.tile]))
+            seen.append(tf.reshape(same, [tf.shape(same)[0], 1, 1, *self.grid.tile[1:]]))
         # Selected, not added: the score of a masked key may be NaN, and must not reach any query.
         return tf.where(functools.reduce(tf.logical_and, seen), scores, HIDDEN) if seen else scores
 
     def _positions(self, at: Place) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the positions of a tile's queries and of its keys. Both count from the first query."""
-        queries, keys = self.grid.tile
+        _, queries, keys = self.grid.tile
         return at.i * queries + tf.range(queries), at.j * keys + tf.range(keys)
 
     def _distance(self, at: Place, dtype: tf.DType) -> tf.Tensor:
@@ -199,7 +219,7 @@ class Tiled(NamedTuple):
         weights = tf.cast(weights, dtype)
         if self.rng is None:
             return weights
-        return drop(weights, self.rng.fold(at.i * self.grid.counts[1] + at.j), self.dropout_rate, sizes(weights))
+        return drop(weights, self.rng.fold(self.grid.index(at)), self.dropout_rate, sizes(weights))
 
 
 def _or_one(total: tf.Tensor) -> tf.Tensor:

@@ -196,13 +196,15 @@ def test_dropout_in_tiles_repeats_its_draws_for_the_gradient_and_for_parts_of_a_
 
 
 def test_only_tiles_that_some_query_sees_are_computed() -> None:
-    causal = grid_of(Sight(True, None, 0), 2048, 2048, 256)
+    causal = grid_of(Sight(True, None, 0), (8, 2048, 2048), (8, 256, 256))
     assert (len(causal.whole), len(causal.cut)) == (28, 8)
     for time in (1024, 2048, 4096, 8192):
-        windowed = grid_of(Sight(True, 256, 0), time, time, 256)
+        windowed = grid_of(Sight(True, 256, 0), (8, time, time), (8, 256, 256))
         assert len(windowed.whole) + len(windowed.cut) == 2 * (time // 256) - 1
-    assert len(grid_of(Sight(False, None, 0), 2048, 2000, 256).cut) == 0  # 2000 is eight times 250
-    assert len(grid_of(Sight(False, None, 0), 2048, 2001, 256).cut) == 8
+    everywhere = Sight(False, None, 0)
+    assert len(grid_of(everywhere, (8, 2048, 2000), (8, 256, 256)).cut) == 0  # 2000 is eight times 250
+    assert len(grid_of(everywhere, (8, 2048, 2001), (8, 256, 256)).cut) == 8
+    assert len(grid_of(everywhere, (8, 2048, 2001), (1, 1024, 2048)).whole) == 16
 
 
 def test_unknown_time_is_computed_at_once() -> None:
