@@ -136,16 +136,17 @@ def lay_out(name: str, folder: Path) -> None:
 def compare_losses(configurations: Sequence[str], console: Console, *, steps: int, seeds: int) -> bool:
     """Prints a line for each loss, and their table; returns whether all differ by at most `losses.ALLOWED`."""
     table = Table(
-        "configuration", "loss", "float32", "seeds", "bfloat16", "seeds", "difference",
-        title=f"mean training loss of the last {losses.MEAN_OF} of {steps} steps",
+        "configuration", "loss", "float32", "bfloat16", "difference", "95 % interval", "float32, other order of sums",
+        title=f"mean training loss of the last {losses.MEAN_OF} of {steps} steps, {seeds} seeds",
     )  # fmt: skip
     close = True
-    for name, key, wide, narrow in losses.rows(configurations, steps=steps, seeds=seeds):
-        apart = losses.difference(wide, narrow)
-        close &= abs(apart) <= losses.ALLOWED
-        print(f"{name}, {key}: {apart:+.2%} in bfloat16", flush=True)
-        cells = [cell for x in (wide, narrow) for cell in (f"{np.mean(x):.4f}", f"{min(x):.4f} to {max(x):.4f}")]
-        table.add_row(name, key, *cells, f"{apart:+.2%}")
+    for name, key, found in losses.rows(configurations, steps=steps, seeds=seeds):
+        apart, noise = (losses.difference(found[way], found["float32"]) for way in ("bfloat16", "reordered"))
+        close &= abs(apart[0]) <= losses.ALLOWED
+        print(f"{name}, {key}: {apart[0]:+.2%} in bfloat16", flush=True)
+        means = [f"{np.mean(found[way]):.4f}" for way in ("float32", "bfloat16")]
+        intervals = [f"{low:+.1%} to {high:+.1%}" for _, low, high in (apart, noise)]
+        table.add_row(name, key, *means, f"{apart[0]:+.2%}", intervals[0], f"{noise[0]:+.2%} ({intervals[1]})")
     console.print(table)
     return close
 

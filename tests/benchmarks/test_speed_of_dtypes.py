@@ -1,5 +1,6 @@
 """`benchmarks.precision`: Tapeloop's program runs in both dtypes, and missing peers are reported."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,15 @@ def test_instructions_of_the_processor_are_named(flags, said, monkeypatch, tmp_p
     assert precision.instructions() == said
 
 
-def test_losses_that_differ_too_much_fail(monkeypatch):
-    def fake(name, precision, *, steps, seed):
-        return {"loss": 1.0 + 0.1 * seed + (0.05 if precision == "bfloat16" and name == "digits_gan" else 0.0)}
+def test_losses_that_differ_too_much_fail(monkeypatch, capsys):
+    def fake(name, precision, microbatches, *, steps, seed):
+        more = 0.05 if precision == "bfloat16" and name == "digits_gan" else 0.02 * (microbatches - 1)
+        return {"loss": 1.0 + 0.1 * seed + more}
 
     monkeypatch.setattr(losses, "losses", fake)
     monkeypatch.setattr(losses, "CONFIGURATIONS", ("digits_convnet",))
     assert precision.main(["--works=", "--losses"]) == 0
+    assert re.search(r"\+0\.00% .*\+0\.0% to \+0\.0% .*\+1\.82%", capsys.readouterr().out)
     monkeypatch.setattr(losses, "CONFIGURATIONS", ("digits_convnet", "digits_gan"))
     assert precision.main(["--works=", "--losses"]) == 1
 
