@@ -106,10 +106,12 @@ class Ddpm(Task):
         """Returns the error of `loss` as a mean over a few fixed steps. Every example gets the same noise."""
         x = 2.0 * batch["image"] - 1.0
         noise = Rng.from_seed(0).fold("evaluate").normal([LEVELS, *self.image_shape])
+        # In a graph, all levels share one trace. The operations, and so the results, are those of separate traces.
+        error = self._error if tf.executing_eagerly() else tf.function(self._error, autograph=False)
         errors = []
         for level in range(LEVELS):
             t = tf.fill(tf.shape(x)[:1], (2 * level + 1) * self.noise_steps // (2 * LEVELS))
-            errors.append(self._error(x, t, tf.broadcast_to(noise[level], tf.shape(x))))
+            errors.append(error(x, t, tf.broadcast_to(noise[level], tf.shape(x))))
         return Loss(tf.add_n(errors) / LEVELS)
 
     def sample(self, rng: Rng, n: int) -> Batch:

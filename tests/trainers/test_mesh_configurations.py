@@ -49,8 +49,7 @@ def test_configuration_is_the_same_on_a_mesh(name, tmp_path):
 
 
 @pytest.mark.long
-def test_evaluation_that_cannot_be_on_a_mesh_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("models.ddpm.LEVELS", 1)  # each traces the network
+def test_evaluation_that_cannot_be_on_a_mesh_is_refused(tmp_path):
     subject = configured(CONFIGS / "digits_ddpm.gin", tmp_path, SMALL["digits_ddpm"])
     experiment = subject.experiment(on_virtual_mesh(2, 1))
     with pytest.raises(ConfigurationError, match=REFUSED_ON_MESHES["digits_ddpm"]):
