@@ -337,6 +337,11 @@ def accumulate_gradients(
             f"`clip_examples` is {clip_examples!r}, but a microbatch has {rows} examples; give `values` of shape "
             "[examples, 1, ...]."
         )
+    if loss_scale is not None and isinstance(precision, str) and precision != "float16":
+        raise ValueError(
+            f"`accumulate_gradients` has a `loss_scale` with `precision={precision!r}`, whose gradients need none: "
+            'leave `loss_scale` out, or give `precision="float16"`.'
+        )
     context = tf.distribute.get_replica_context()
     if exchange is None and context is not None and context.num_replicas_in_sync > 1:
         raise ValueError(

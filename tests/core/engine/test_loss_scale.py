@@ -213,6 +213,15 @@ def test_a_custom_loop_scales_its_loss(weight):
     np.testing.assert_array_equal(w, expected)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_scale_without_float16_is_refused(precision):
+    with pytest.raises(ValueError, match=f"`loss_scale` with `precision='{precision}'`.*: leave `loss_scale` out"):
+        accumulate_gradients(
+            lambda batch, rng: Loss(batch["x"]), {}, {"x": tf.ones([1, 2])}, Rng.from_seed(0),
+            precision=precision, loss_scale=LossScale(),
+        )  # fmt: skip
+
+
 # --- the same numbers as without a scale, in tasks that compute in float32 themselves --------------------------------
 
 
