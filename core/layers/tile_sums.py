@@ -5,6 +5,7 @@ axes. A place is one tile of the matrix. A tile function gets one tile of each s
 computed one after another, and backward passes compute them again, so memory doesn't grow with their number.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -55,11 +56,12 @@ class Grid(NamedTuple):
         cut = [n for n, axis in enumerate(axes) if axis is not None and self.counts[n] > 1 and x.shape[axis] != 1]
         for before, n in enumerate(reversed(cut)):
             x = _cut(x, (axes[n] or 0) + before, self.counts[n], self.tile[n])
-        return Stack(tf.reshape(x, [-1, *sizes(x)[len(cut) :]]), (0 in cut, 1 in cut, 2 in cut))
+        count = math.prod(self.counts[n] for n in cut)
+        return Stack(tf.reshape(x, [count, *sizes(x)[len(cut) :]]), (0 in cut, 1 in cut, 2 in cut))
 
     def read(self, stack: Stack, at: Place) -> tf.Tensor:
         """Returns the tile of `stack` at the place `at`."""
-        return tf.gather(stack.tiles, self.index(at, stack.along)) if any(stack.along) else stack.tiles[0]
+        return tf.gather(stack.tiles, self.number(at, stack.along)) if any(stack.along) else stack.tiles[0]
 
     def loop(self, body: Callable[..., Sequence[tf.Tensor]], stacks: Sequence[Stack]) -> list[tf.Tensor]:
         """Replaces the tiles of `stacks` by `body(place, *tiles)`, one place at a time."""
@@ -83,8 +85,9 @@ class Grid(NamedTuple):
         columns = [tf.constant(column) for column in places.T]
 
         def step(n: tf.Tensor, *arrays: tf.TensorArray) -> Any:
-            at = Place(*(tf.gather(column, n) for column in columns), cut)
-            indices = [self.index(at, way) for way in along]
+            group, i, j = (tf.gather(column, n) for column in columns)
+            at = Place(group, i, j, cut)
+            indices = [self.number(at, way) for way in along]
             tiles = body(at, *(array.read(index) for array, index in zip(arrays, indices, strict=True)))
             written = zip(arrays, indices, tiles, strict=True)
             return n + 1, *(array.write(index, tile) for array, index, tile in written)
@@ -135,12 +138,12 @@ class Grid(NamedTuple):
 
         return list(run(*(stack.tiles for stack in stacks)))
 
-    def index(self, at: Place, along: Along = (True, True, True)) -> tf.Tensor:
+    def number(self, at: Place, along: Along = (True, True, True)) -> tf.Tensor:
         """Numbers the tiles of a stack that is cut `along` some axes."""
-        index = tf.zeros_like(at.i)
+        number = tf.zeros_like(at.i)
         for position, count, cut in zip(at[:3], self.counts, along, strict=True):
-            index = index * count + position if cut else index
-        return index
+            number = number * count + position if cut else number
+        return number
 
 
 def _cut(x: tf.Tensor, axis: int, count: int, size: int) -> tf.Tensor:

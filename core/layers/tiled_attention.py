@@ -219,7 +219,7 @@ class Tiled(NamedTuple):
         weights = tf.cast(weights, dtype)
         if self.rng is None:
             return weights
-        return drop(weights, self.rng.fold(self.grid.index(at)), self.dropout_rate, sizes(weights))
+        return drop(weights, self.rng.fold(self.grid.number(at)), self.dropout_rate, sizes(weights))
 
 
 def _or_one(total: tf.Tensor) -> tf.Tensor:

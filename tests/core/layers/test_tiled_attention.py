@@ -207,13 +207,12 @@ def test_only_tiles_that_some_query_sees_are_computed() -> None:
     assert len(grid_of(everywhere, (8, 2048, 2001), (1, 1024, 2048)).whole) == 16
 
 
-def test_unknown_time_is_computed_at_once() -> None:
-    xs = inputs()
-    specs = [tf.TensorSpec([None, None, *x.shape[2:]], x.dtype) for x in xs]
-    run = tf.function(
-        lambda *xs: attend(*xs, causal=True, window=3, chunk_size=2), input_signature=specs, autograph=False
-    )
-    np.testing.assert_allclose(run(*xs), attend(*xs, causal=True, window=3, chunk_size=2), atol=1e-12)
+@pytest.mark.parametrize("time", [None, TIME])
+def test_batches_of_unknown_size_and_sequences_of_unknown_length(time: int | None) -> None:
+    xs, options = inputs(), {"chunk_size": 2} if time else {"causal": True, "window": 3, "chunk_size": 2}
+    specs = [tf.TensorSpec([None, time, *x.shape[2:]], x.dtype) for x in xs]
+    run = tf.function(lambda *xs: attend(*xs, **options), input_signature=specs, autograph=False)
+    np.testing.assert_allclose(run(*xs), attend(*xs, **options), atol=1e-12)
 
 
 @pytest.mark.parametrize("chunk_size", [1024, 2])
