@@ -52,6 +52,16 @@ def test_evaluation_does_not_depend_on_the_batch():
     np.testing.assert_allclose(one[0], whole[2], rtol=1e-5)
 
 
+def test_evaluation_traces_its_network_once(monkeypatch):
+    task, calls = tiny(rng=Rng.from_seed(0)), []
+    error = task._error
+    monkeypatch.setattr(task, "_error", lambda *args: calls.append(args) or error(*args))
+    evaluate = tf.function(lambda image: task.evaluate({"image": image}).per_example, autograph=False)
+    traced = evaluate(BATCH["image"])
+    assert len(calls) == 1
+    np.testing.assert_allclose(traced, task.evaluate(BATCH).per_example, rtol=1e-5)
+
+
 def test_samples_repeat_themselves_and_stay_in_range():
     task = tiny(rng=Rng.from_seed(0), sample_steps=5)
     first, second = (task.sample(Rng.from_seed(1), 3)["image"].numpy() for _ in range(2))
