@@ -357,20 +357,10 @@ def accumulate_gradients(
             f"`{name}` mixes the rows of {replicas} replicas in {microbatches} microbatches, but no collective can "
             "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
         )
-    casts = spec.access.casts
     sweep = Sweep(
-        loss,
-        name,
-        microbatches,
-        rows,
-        spec.outputs,
-        spec,
-        exchange,
-        sparse=True,
-        narrowing=narrowing,
-        casts=casts,
-        clip_examples=clip_examples,
-    )
+        loss, name, microbatches, rows, spec.outputs, spec, exchange,
+        sparse=True, narrowing=narrowing, casts=spec.access.casts, clip_examples=clip_examples,
+    )  # fmt: skip
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
     asked = Asked(name, variables, factor=factor, curvature_due=curvature_due, sampled_loss=sampled_loss)
     added, made = sweep(values, rng, asked)
