@@ -20,8 +20,8 @@ MOST_TOLD = 600  # letters of a tracker's error, which may quote a whole page
 class Tracker(Protocol):
     """An experiment tracker, called through its own package."""
 
-    def open(self, run: Run, run_id: str | None) -> str:
-        """Begins a run, or resumes the run `run_id`. Returns the run's id."""
+    def open(self, name: str, run_id: str | None) -> str:
+        """Begins a run called `name`, or resumes the run `run_id`. Returns the run's id."""
 
     def steps(self, names: Iterable[str]) -> Mapping[str, set[int]]:
         """Returns the steps that the tracker has of each metric."""
@@ -30,7 +30,7 @@ class Tracker(Protocol):
         """Logs metrics by step, in ascending order."""
 
     def describe(self, run: Run, files: Mapping[str, Path]) -> None:
-        """Uploads `files` by name, and shows the state of the run."""
+        """Uploads `files` by name, and shows configuration and state of the run."""
 
 
 class Mirror:
@@ -74,7 +74,7 @@ class Mirror:
         run = read_run(self._path)
         run = dataclasses.replace(run, state=state) if state else run
         try:
-            tracker = self._tracker or self._open(run)
+            tracker = self._tracker or self._open()
             names = run.figures.keys() - self._steps.keys()
             self._steps |= tracker.steps(names)
             rows: dict[int, dict[str, float]] = {}
@@ -97,11 +97,12 @@ class Mirror:
             self._write()
         return sum(map(len, rows.values()))
 
-    def _open(self, run: Run) -> Tracker:
+    def _open(self) -> Tracker:
         tracker: Tracker = self._make(self.url, self._project)
-        self._kept["run"], before = tracker.open(run, self.run_id), self.run_id
+        before = self.run_id
+        self._kept["run"] = tracker.open(self._path.resolve().name, before)
         if before is None:
-            self._write()
+            self._write()  # at once: an error from here on mustn't lose the id
         self._steps = {}
         return tracker
 

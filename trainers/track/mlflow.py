@@ -15,6 +15,7 @@ from typing import Any
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would break a live bar
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
@@ -32,20 +33,15 @@ class MlflowRun:
     def __init__(self, url: str | None, project: str):
         self._client, self._project = MlflowClient(url), project
         self._id = ""
-        self._told: dict[str, str] = {}  # tags and the status that the server has
+        self._told: dict[str, str] | None = None  # tags and the status that the server has
 
-    def open(self, run: Run, run_id: str | None) -> str:
-        """Begins a run, or resumes `run_id`. Adds parameters that it lacks: MLflow never changes one."""
+    def open(self, name: str, run_id: str | None) -> str:
+        """Begins a run called `name`, or resumes `run_id`. Returns the run's id."""
         if run_id is None:
             found = self._client.get_experiment_by_name(self._project)
             experiment = found.experiment_id if found else self._client.create_experiment(self._project)
-            run_id = str(self._client.create_run(experiment, run_name=run.path.resolve().name).info.run_id)
-        there = self._client.get_run(run_id)
-        self._id, self._told = run_id, {**there.data.tags, "status": there.info.status}
-        values = {_allowed(name): value[:MOST_LETTERS] for name, value in run.configuration.items()}
-        new = [Param(name, value) for name, value in values.items() if name not in there.data.params]
-        for part in _parts(new, MOST_PARAMS):
-            self._client.log_batch(run_id, params=part)
+            run_id = str(self._client.create_run(experiment, run_name=name).info.run_id)
+        self._id = run_id
         return run_id
 
     def steps(self, names: Iterable[str]) -> Mapping[str, set[int]]:
@@ -61,7 +57,14 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=part)
 
     def describe(self, run: Run, files: Mapping[str, Path]) -> None:
-        """Uploads artifacts, and sets the tags and the status that have changed."""
+        """Uploads artifacts, and sets the tags and the status that have changed. MLflow never changes a parameter."""
+        if self._told is None:
+            there = self._client.get_run(self._id)
+            values = {_allowed(name): value[:MOST_LETTERS] for name, value in run.configuration.items()}
+            new_params = [Param(name, value) for name, value in values.items() if name not in there.data.params]
+            for part in _parts(new_params, MOST_PARAMS):
+                self._client.log_batch(self._id, params=part)
+            self._told = {**there.data.tags, "status": there.info.status}
         for name, path in files.items():
             folder = Path(name).parent
             self._client.log_artifact(self._id, str(path), None if folder == Path() else str(folder))
@@ -71,16 +74,17 @@ class MlflowRun:
             "mlflow.source.name": " ".join(map(str, run.record.get("command", ()))),
             "mlflow.source.git.commit": str(run.record.get("git") or ""),
         }
-        new = {name: text for name, text in tags.items() if text and self._told.get(name) != text}
+        told = self._told
+        new = {name: text for name, text in tags.items() if text and told.get(name) != text}
         if new:
             self._client.log_batch(self._id, tags=[RunTag(name, text) for name, text in new.items()])
         status = STATUS.get(run.state, "FAILED")
-        if status != self._told["status"]:
+        if status != told["status"]:
             if status == STATUS[RUNNING]:
                 self._client.update_run(self._id, status)
             else:
                 self._client.set_terminated(self._id, status)
-        self._told |= {**new, "status": status}
+        told |= {**new, "status": status}
 
 
 connect = MlflowRun

@@ -3,9 +3,14 @@
 import contextlib
 import http.server
 import json
-import shutil
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 
 import pytest
 from mlflow import MlflowClient
@@ -16,6 +21,7 @@ from tests.trainers.hooks.hooks_lab import Notes
 from tests.trainers.trainer_lab import idle, make, newest
 from tests.written_runs import LOSSES, write_run
 from trainers.hooks import track
+from trainers.launch.commands import free_ports
 from trainers.track import mirror, mlflow
 from trainers.track.__main__ import main
 from trainers.track.mirror import Mirror
@@ -79,7 +85,7 @@ def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
 
     def failing(self, run_id, metrics=(), **more):
         calls.append(metrics)
-        if len(calls) == 4:  # after parameters and the first value
+        if len(calls) == 2:  # after the first value
             raise OSError("disk full")
         return log_batch(self, run_id, metrics=metrics, **more)
 
@@ -87,9 +93,10 @@ def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(MlflowClient, "log_batch", failing)
     with pytest.raises(OSError, match="disk full"):
         copy.sync()
-    before = len(history(store, path, "eval/loss"))
-    assert 0 < before < 3
-    assert copy.sync() == 3 - before
+    began = id_of(path)
+    assert len(history(store, path, "eval/loss")) == 1
+    assert copy.sync() == 2
+    assert id_of(path) == began
     assert history(store, path, "eval/loss") == [*LOSSES.items()]
 
 
@@ -162,9 +169,13 @@ def test_a_run_warns_once_of_a_tracker_that_fails(status, says, server, tmp_path
     assert f"`python -m trainers.track --to=mlflow {trainer.workdir.named}` sends the rest." in warning
 
 
-def test_an_error_of_the_run_is_its_status(store, tmp_path):
-    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+def test_only_the_chief_sends(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(track, "is_chief", lambda: False)
+    trainer, _ = tracked(tmp_path, store)
+    assert not (trainer.workdir.path / "trackers.json").exists()
 
+
+def test_an_error_of_the_run_is_its_status(store, tmp_path):
     class Broken(track.Track):
         def before_chunk(self, run):
             if run.step == 20:
@@ -192,3 +203,59 @@ def test_mistakes_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(mirror.importlib, "import_module", missing)
     with pytest.raises(ConfigurationError, match=r"No module named 'mlflow'.*pip install -e '\.\[mlflow\]'"):
         Mirror(path, "mlflow")
+
+
+@pytest.fixture
+def mlflow_server(tmp_path):
+    """Returns a function that starts or restarts MLflow's own server on an SQLite file, and one that kills it."""
+    port, folder, processes = free_ports(1)[0], tmp_path / "server", []
+    url = f"http://127.0.0.1:{port}"
+    words = [f"--backend-store-uri=sqlite:///{folder}/runs.db", f"--artifacts-destination={folder}/artifacts"]
+    words += ["--host=127.0.0.1", f"--port={port}", "--workers=1", "--gunicorn-opts=--log-level=warning"]
+    folder.mkdir()
+
+    def start():
+        with open(folder / "log", "ab") as log:
+            variables = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+            command = [sys.executable, "-m", "mlflow", "server", *words]
+            processes.append(
+                subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True, cwd=folder)
+            )
+        for _ in range(600):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health") as answer:
+                return answer.read()
+            assert processes[-1].poll() is None, (folder / "log").read_text()
+            time.sleep(0.2)
+        raise AssertionError((folder / "log").read_text())
+
+    def kill():
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    yield url, start, kill
+    kill()
+
+
+@pytest.mark.long
+def test_a_server_that_dies_misses_nothing(mlflow_server, tmp_path, capsys):
+    url, start, kill = mlflow_server
+    start()
+    trainer, notes = tracked(tmp_path, url)
+    path = trainer.workdir.path
+    found = MlflowClient(url).get_run(id_of(path))
+    assert (found.info.status, [text for text in notes if "mlflow" in text]) == ("FINISHED", [])
+    kill()
+    _, notes = tracked(tmp_path, url, steps=100, resumes=True)
+    assert len([text for text in notes if "mlflow" in text]) == 1
+    assert main(["--to=mlflow", str(path)]) == 2
+    start()
+    assert [step for step, _ in history(url, path, "train/step_seconds")] == [20, 40]
+    assert main(["--to=mlflow", str(path)]) == main(["--to=mlflow", str(path)]) == 0
+    rows = [json.loads(line) for line in trainer.workdir.metrics.read_text().splitlines()]
+    assert history(url, path, "train/step_seconds") == [(row["step"], row["step_seconds"]) for row in rows]
+    assert [row["step"] for row in rows] == [20, 40, 60, 80, 100]
+    assert id_of(path) == found.info.run_id
+    sent = [int(line.split(": ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()]
+    assert sent[0] > 0 == sent[1]
