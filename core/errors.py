@@ -85,7 +85,8 @@ EXIT_CODES = {
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Returns " Did you mean `...`?" with the candidate most similar to `name`, or "" if none is similar."""
-    near = difflib.get_close_matches(name[:_MOST], list(candidates), n=1, cutoff=0.6)
+    names = list(candidates)
+    near = [x for x in names if x.lower() == name.lower()] or difflib.get_close_matches(name[:_MOST], names, 1, 0.6)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 

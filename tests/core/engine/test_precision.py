@@ -141,6 +141,7 @@ def test_replicas_and_microbatches_give_the_same_numbers_to_rounding(task, data,
     ("precision", "message"),
     [
         ("bfloat8", "`Trainer.precision` is 'bfloat8'.*Did you mean `bfloat16`"),
+        ("BFloat16", "`Trainer.precision` is 'BFloat16'.*Did you mean `bfloat16`"),
         ("int8", "`Trainer.precision` is 'int8'.*'float32', 'bfloat16', 'float16'"),
         (tf.bfloat16, "`Trainer.precision` is tf.bfloat16"),
         ({"net": "half"}, r"`Trainer.precision\['net'\]` is 'half'"),
