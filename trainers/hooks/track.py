@@ -100,6 +100,7 @@ class _Follower:
             began = time.thread_time()
             try:
                 self._mirror.sync(self._state)
-                self.trouble, rest = None, max(SECONDS, SHARE * (time.thread_time() - began))
+                took = time.thread_time() - began if rest else 0.0  # the first time, it may send a long past
+                self.trouble, rest = None, max(SECONDS, SHARE * took)
             except Exception as error:  # whatever the tracker's package raises
                 self.trouble, rest = told(error), min(max(SECONDS, 2.0 * rest), LONGEST)
