@@ -111,3 +111,12 @@ def test_slurms_warning_to_one_worker_saves_them_all_and_changes_no_bit(tmp_path
     found = sorted(x.name for x in (tmp_path / "warned" / "checkpoints").glob("step-*"))
     assert found == ["step-000000100", "step-000000150"]
     assert saved(tmp_path / "warned")[1] == saved(tmp_path / "not")[1]
+
+
+@pytest.mark.long
+def test_the_chiefs_clock_saves_all_workers(tmp_path):
+    settings = ("steps = 150", "checkpoint_every = None", "checkpoint_every_minutes = 1e-9", "chunk_steps = 50")
+    flags = [*FLAGS, *QUICK, *(f"--gin_param=Trainer.{each}" for each in settings), "--workdir=run"]
+    passed("--workers=2", "--", *flags, cwd=tmp_path, run=launch)
+    found = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert found == ["step-000000050", "step-000000100", "step-000000150"]
