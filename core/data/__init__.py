@@ -7,8 +7,10 @@ TensorShape([50, 1, 32, 8, 8, 1])
 """
 
 from core.data.arrays import ArraySource, npz
-from core.data.augment import random_crop_and_flip
+from core.data.augment import random_crop, random_crop_and_flip, random_erasing, random_flip
 from core.data.bpe import bpe, train_bpe
+from core.data.cifar import cifar10
+from core.data.colours import colour_jitter
 from core.data.corpus import text_files
 from core.data.csv_files import csv
 from core.data.digit_pairs import digit_pairs
@@ -17,12 +19,14 @@ from core.data.files import bad_example
 from core.data.idx import mnist
 from core.data.image_files import unreadable_image
 from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
-from core.data.labelled_images import labelled_folders
+from core.data.labelled_images import imagenet, labelled_folders
 from core.data.markov import markov
+from core.data.mixing import cutmix, mixup
 from core.data.mixture import Mixture, mixture
 from core.data.packed import Packed, packed
 from core.data.parquet_files import parquet
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
+from core.data.rand_augment import rand_augment
 from core.data.reader import Reader, Reading, SourceReader
 from core.data.reordered import balanced, weighted
 from core.data.replicas import PerReplica
@@ -57,21 +61,30 @@ __all__ = [
     "byte_tokens",
     "check_examples",
     "check_feature",
+    "cifar10",
+    "colour_jitter",
     "csv",
+    "cutmix",
     "digit_pairs",
     "digits",
     "eval_chunks",
     "image_folder",
+    "imagenet",
     "labelled_folders",
     "markov",
     "mixture",
+    "mixup",
     "mnist",
     "npz",
     "packed",
     "paired_folders",
     "parquet",
     "position_indices",
+    "rand_augment",
+    "random_crop",
     "random_crop_and_flip",
+    "random_erasing",
+    "random_flip",
     "text_files",
     "tfrecord",
     "token_file",

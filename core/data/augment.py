@@ -11,7 +11,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_size
+from core.arguments import check_fraction, check_size
 from core.random import Rng
 
 
@@ -50,6 +50,38 @@ def random_crop(images: tf.Tensor, rng: Rng, *, padding: int) -> tf.Tensor:
     padded = tf.pad(images, [[0, 0], [padding, padding], [padding, padding], [0, 0]])
     down, across = (tf.expand_dims(_offset(unit, 2 * padding), 1) for unit in (y, x))
     return _pixels(padded, down + tf.range(height), across + tf.range(width))
+
+
+@gin.configurable
+def random_flip(images: tf.Tensor, rng: Rng) -> tf.Tensor:
+    """Mirrors each image [rows, height, width, channels] from left to right with probability 1/2."""
+    mirrored = rng.wide.rows.uniform(_rows(images), 1)[:, :, None, None] < 0.5
+    turned = tf.gather(images, tf.range(images.shape[2] - 1, -1, -1), axis=2)  # a mesh can't slice backwards
+    return tf.where(mirrored, turned, images)
+
+
+@gin.configurable
+def random_erasing(
+    images: tf.Tensor,
+    rng: Rng,
+    *,
+    probability: float = 0.5,
+    area: tuple[float, float] = (0.02, 0.33),
+    aspect: tuple[float, float] = (0.3, 3.3),
+) -> tf.Tensor:
+    """Sets a rectangle of each image to zero with this probability (Zhong et al., 2020).
+
+    The rectangle's share of the image is drawn from `area`. Its height divided by its width is drawn from `aspect`,
+    with a uniform logarithm. Sides longer than the image's are cut; the paper would draw again.
+    """
+    check_fraction(probability=probability)
+    _, height, width, _ = images.shape
+    chance, share, ratio, y, x = tf.unstack(rng.wide.rows.uniform(_rows(images), 5), axis=1)
+    pixels = (area[0] + (area[1] - area[0]) * share) * (height * width)
+    ratio = aspect[0] * (aspect[1] / aspect[0]) ** ratio
+    down, across = _inside(y, tf.sqrt(pixels * ratio), height), _inside(x, tf.sqrt(pixels / ratio), width)
+    erased = tf.expand_dims(down, 2) & tf.expand_dims(across, 1) & (chance < probability)[:, None, None]
+    return tf.where(erased[..., None], tf.zeros([], images.dtype), images)
 
 
 def random_affine(
@@ -93,6 +125,14 @@ def affine(
     rows_of = tf.einsum("npy,nyxc->npxc", weights(y, middle[0], height), tf.cast(images, tf.float32))
     moved = tf.einsum("npx,npxc->npc", weights(x, middle[1], width), rows_of)
     return tf.cast(tf.reshape(moved, [-1, height, width, images.shape[3]]), images.dtype)
+
+
+def _inside(unit: tf.Tensor, side: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns which of `size` places are in an interval of length `side`, [rows, size]; `unit` chooses its place."""
+    side = tf.clip_by_value(tf.round(side), 1.0, float(size))[:, None]
+    first = tf.floor(unit[:, None] * (size + 1.0 - side))
+    places = tf.range(float(size))
+    return (places >= first) & (places < first + side)
 
 
 def _pixels(images: tf.Tensor, down: tf.Tensor, across: tf.Tensor) -> tf.Tensor:

@@ -13,6 +13,7 @@ test/labelled_folders.directory = 'flowers/test'
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import gin
 import numpy as np
@@ -23,7 +24,7 @@ from core.arguments import listed
 from core.data.files import path_of
 from core.data.image_files import holdings, list_images
 from core.data.images import ImageFiles, checked_size, list_folder
-from core.data.source import check_feature
+from core.data.source import check_feature, check_split
 from core.errors import ConfigurationError, DataError, did_you_mean, shown
 
 
@@ -105,3 +106,17 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
         place=str(folder),
         size=side,
     )
+
+
+@gin.configurable
+def imagenet(directory: str, *, size: int, split: Literal["train", "val"] = "train") -> LabelledImages:
+    """Reads `image` and `label` from ImageNet's folders, as `labelled_folders` does: `train/n01440764/` and so on.
+
+    Labels are positions in the sorted list of the 1000 folders of `train`, as in PyTorch. So `val` has a folder for
+    each class, too.
+    """
+    check_split("imagenet", split, ["train", "val"])
+    folder = path_of(directory)
+    list_folder(folder / "train", "give the folder that holds `train` and `val` as `imagenet.directory`")
+    classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
+    return labelled_folders(str(folder / split), size=size, classes=classes)

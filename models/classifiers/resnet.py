@@ -20,7 +20,7 @@ from core.optimizers import Transform
 from core.random import Rng
 from core.task import Image
 from core.task.statistics import Statistics
-from models.classifiers.task import Augment, Classifier
+from models.classifiers.task import Augment, Classifier, Mix
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}  # of each stage
 BOTTLENECK = 50  # the least depth whose blocks are bottlenecks
@@ -149,10 +149,11 @@ class ResNetClassifier(Classifier):
         norm: Norm = "batch",
         num_classes: int = 10,
         augment: Sequence[Augment] = (),
+        mix: Mix | None = None,
         optimizer: Transform = gin.REQUIRED,
     ):
         net = ResNet(
             depth, in_channels=image_shape[-1], num_classes=num_classes, width=width, stem=stem, norm=norm, rng=rng
         )
         image = Image(image_shape)
-        super().__init__(net, image=image, num_classes=num_classes, augment=augment, optimizer=optimizer)
+        super().__init__(net, image=image, num_classes=num_classes, augment=augment, mix=mix, optimizer=optimizer)

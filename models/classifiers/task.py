@@ -13,6 +13,8 @@ from core.task import Batch, Feature, Image, Label, Loss, Served, Task, Update
 from core.task.statistics import Statistics
 
 Augment = Callable[[tf.Tensor, Rng], tf.Tensor]  # changes images [rows, height, width, channels] at random
+# Mixes images and labels [rows, classes] with those of other rows at random.
+Mix = Callable[[tf.Tensor, tf.Tensor, Rng], tuple[tf.Tensor, tf.Tensor]]
 
 ANY_IMAGE = Image()
 
@@ -20,8 +22,8 @@ ANY_IMAGE = Image()
 class Classifier(Task):
     """Trains `net(image, rng) -> logits` on the features `image` and `label`; by default, images may have any shape.
 
-    A `net` with `BatchNorm` layers also takes `statistics`. The functions `augment` change the images, in training
-    alone.
+    A `net` with `BatchNorm` layers also takes `statistics`. In training alone, the functions `augment` change the
+    images, and `mix` mixes images and their labels.
     """
 
     def __init__(
@@ -31,12 +33,13 @@ class Classifier(Task):
         image: Image = ANY_IMAGE,
         num_classes: int,
         augment: Sequence[Augment] = (),
+        mix: Mix | None = None,
         optimizer: Transform,
     ):
         super().__init__()
         self.net = net
         self.image, self.num_classes = image, num_classes
-        self.augment = tuple(augment)
+        self.augment, self.mix = tuple(augment), mix
         self.optimizer = optimizer
         self.by_batch = any(isinstance(part, layers.BatchNorm) for part in net.submodules)
 
@@ -46,30 +49,33 @@ class Classifier(Task):
             loss=self.loss,
             trains=self.net,
             optimizer=self.optimizer,
-            mixes_rows=self.by_batch,
+            mixes_rows=self.by_batch or self.mix is not None,
             sampled_loss=self.sampled_loss,
         )
         return [update]
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
         """Returns cross-entropy and accuracy per example. `rng=None` means evaluation, without dropout."""
-        logits, statistics = self._logits(batch, rng)
-        cross_entropy = losses.softmax_cross_entropy(logits, batch["label"])
+        logits, target, statistics = self._logits(batch, rng)
+        cross_entropy = losses.softmax_cross_entropy(logits, target)
         metric = {"accuracy": metrics.accuracy(logits, batch["label"])}
         return Loss(cross_entropy, metrics=metric, statistics=statistics)
 
     def sampled_loss(self, batch: Batch, rng: Rng) -> Loss:
         """Returns the cross-entropy of labels drawn from the network's own probabilities."""
-        logits, _ = self._logits(batch, rng)
+        logits, _, _ = self._logits(batch, rng)
         return Loss(losses.softmax_cross_entropy(logits, rng.fold("labels").rows.categorical(logits)))
 
-    def _logits(self, batch: Batch, rng: Rng | None) -> tuple[tf.Tensor, Statistics | None]:
-        image, statistics = batch["image"], None
+    def _logits(self, batch: Batch, rng: Rng | None) -> tuple[tf.Tensor, tf.Tensor, Statistics | None]:
+        """Returns logits, and the labels that the loss compares with them: of mixed images, [rows, classes]."""
+        image, target, statistics = batch["image"], batch["label"], None
         if rng is not None:
             for i, function in enumerate(self.augment):
                 image = function(image, rng.fold("augment").fold(i))
+            if self.mix is not None:
+                image, target = self.mix(image, tf.one_hot(target, self.num_classes), rng.fold("mix"))
             statistics = Statistics() if self.by_batch else None
-        return call(self.net, arguments_of(self.net), image, rng=rng, statistics=statistics), statistics
+        return call(self.net, arguments_of(self.net), image, rng=rng, statistics=statistics), target, statistics
 
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)

@@ -4,9 +4,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.data import random_crop_and_flip
-from core.data.augment import affine, random_affine, random_crop
+from core.data import (
+    colour_jitter,
+    cutmix,
+    mixup,
+    rand_augment,
+    random_crop,
+    random_crop_and_flip,
+    random_erasing,
+    random_flip,
+)
+from core.data.augment import affine, random_affine
+from core.data.mixing import _beta
+from core.data.rand_augment import OPERATIONS, _coloured, _moved
 from core.random import Rng
+from core.rows import sharing_rows
 
 RNG = Rng.from_seed(0)
 
@@ -117,17 +129,125 @@ def test_random_crop_shifts_over_zeros_to_every_place_equally_often():
     assert (abs(counts - 400 / 9) < 4 * np.sqrt(400 / 9)).all()
 
 
-AUGMENTATIONS = {"random_crop": lambda x, rng: random_crop(x, rng, padding=2)}
+AUGMENTATIONS = {
+    "random_crop": lambda x, rng: random_crop(x, rng, padding=2),
+    "random_flip": random_flip,
+    "random_erasing": random_erasing,
+    "colour_jitter": lambda x, rng: colour_jitter(x, rng, hue=0.3),
+    "rand_augment": rand_augment,
+}
 
 
-@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n == "rand_augment")) for n in AUGMENTATIONS]
+)
 def test_augmentation_is_the_same_on_replicas_compiled_and_for_rows_unknown(name):
     augment, images = AUGMENTATIONS[name], RNG.fold("images").uniform([8, 7, 6, 3])
     whole = augment(images, RNG)
+    assert whole.shape == images.shape
     assert not np.allclose(whole, images)
+    assert tf.reduce_min(whole) >= 0.0
+    assert tf.reduce_max(whole) <= 1.0
+    assert augment(tf.cast(images, tf.bfloat16), RNG._replace(dtype=tf.bfloat16)).dtype == tf.bfloat16
     parts = [augment(images[i : i + 4], RNG._replace(first_row=i, num_rows=4)) for i in (0, 4)]
     np.testing.assert_array_equal(tf.concat(parts, 0), whole)
     for jit, rows in ((True, 8), (False, None)):
         signature = [tf.TensorSpec([rows, 7, 6, 3])]
         traced = tf.function(lambda x: augment(x, RNG), signature, jit_compile=jit, autograph=False)
         np.testing.assert_allclose(traced(images), whole, rtol=1e-6, atol=1e-6)
+
+
+def test_flip_mirrors_half_of_the_images():
+    images = numbered(400, 1, 5)
+    mirrored = random_flip(images, RNG).numpy()[:, 0, 0, 2] == 4
+    np.testing.assert_array_equal(mirrored, random_flip(images, RNG).numpy()[:, 0, 4, 2] == 0)
+    assert abs(mirrored.sum() - 200) < 4 * np.sqrt(100)
+
+
+def test_erasing_clears_one_rectangle_of_the_asked_area():
+    erased = random_erasing(tf.ones([300, 20, 20, 1]), RNG, area=(0.1, 0.2), aspect=(0.5, 2.0)).numpy()[..., 0] == 0.0
+    touched = erased.any(axis=(1, 2))
+    assert abs(touched.sum() - 150) < 4 * np.sqrt(75)
+    for image in erased[touched]:
+        tall, wide = image.any(axis=1).sum(), image.any(axis=0).sum()
+        assert tall * wide == image.sum()
+        assert 0.08 < image.mean() < 0.22
+        assert 0.4 < tall / wide < 2.5
+
+
+def test_jitter_of_nothing_keeps_the_image_and_grey_stays_grey():
+    images = RNG.uniform([4, 5, 5, 3])
+    still = colour_jitter(images, RNG, brightness=0.0, contrast=0.0, saturation=0.0)
+    np.testing.assert_allclose(still, images, atol=1e-6)
+    grey = tf.repeat(RNG.uniform([4, 5, 5, 1]), 3, axis=-1)
+    found = colour_jitter(grey, RNG, hue=0.5).numpy()
+    np.testing.assert_allclose(found, np.repeat(found[..., :1], 3, axis=-1), atol=1e-5)
+    with pytest.raises(ValueError, match=r"`images` of `colour_jitter` has shape \(4, 5, 5, 2\); give"):
+        colour_jitter(images[..., :2], RNG)
+
+
+def row_of(operation, strength, image):
+    """Returns `image` after one operation of `rand_augment`."""
+    which, strength = tf.constant([OPERATIONS.index(operation)]), tf.constant([strength])
+    images = tf.constant(image, tf.float32)[None, ..., None]
+    return _coloured(_moved(images, which, strength), which, strength).numpy()[0, ..., 0]
+
+
+def test_operations_of_rand_augment_are_those_of_torchvision():
+    image = np.arange(1, 10).reshape(3, 3) / 32.0
+    np.testing.assert_array_equal(row_of("identity", 1.0, image), image)
+    np.testing.assert_array_equal(row_of("shift_x", 331.0 / 150.0 / 3.0, image), np.pad(image, [[0, 0], [1, 0]])[:, :3])
+    np.testing.assert_array_equal(row_of("shift_y", -331.0 / 150.0 / 3.0, image), np.pad(image, [[0, 1], [0, 0]])[1:])
+    np.testing.assert_array_equal(row_of("rotate", 3.0, image), np.rot90(image, -1))  # by 90 degrees
+    np.testing.assert_array_equal(row_of("shear_x", 1.0 / 0.3, np.eye(3)), [[0, 1, 0]] * 3)
+    np.testing.assert_allclose(row_of("brightness", -1.0, image), 0.1 * image, rtol=1e-6)
+    np.testing.assert_allclose(row_of("contrast", -1.0, image), 0.1 * image + 0.9 * image.mean(), rtol=1e-6)
+    np.testing.assert_allclose(row_of("autocontrast", 1.0, image), (image - image.min()) / np.ptp(image), rtol=1e-6)
+    np.testing.assert_array_equal(row_of("posterize", 1.0, image), np.floor(image * 16) / 16)
+    np.testing.assert_array_equal(row_of("solarize", 0.5, image), np.where(image >= 0.5, 1 - image, image))
+    sharp = row_of("sharpness", -1.0, image)
+    np.testing.assert_allclose(sharp[1, 1], 0.1 * image[1, 1] + 0.9 * (image.sum() + 4 * image[1, 1]) / 13, rtol=1e-6)
+
+
+class OfTwo:
+    """The second of two replicas, and the values that both would gather, in the order of the calls."""
+
+    def __init__(self, gathered):
+        self.gathered = iter(gathered)
+
+    def all(self, x):
+        return next(self.gathered)
+
+    def own(self, x):
+        return x[len(x) // 2 :]
+
+
+@pytest.mark.parametrize("mix", [mixup, cutmix])
+def test_mixing_takes_each_partner_once_the_same_on_replicas(mix):
+    images, labels = RNG.uniform([8, 4, 4, 1]), tf.eye(8)
+    mixed, targets = mix(images, labels, RNG)
+    np.testing.assert_allclose(tf.reduce_sum(targets, 1), np.ones(8), rtol=1e-6)
+    partners = np.argsort(targets - 2.0 * labels, axis=1)[:, -1]
+    share = np.take_along_axis(targets.numpy(), partners[:, None], 1)[:, 0]
+    assert sorted(partners[share > 1e-6]) == sorted({*partners[share > 1e-6]})
+    if mix is mixup:
+        expected = tf.tensordot(targets, images, 1)
+        np.testing.assert_allclose(mixed, expected, atol=1e-6)
+    else:
+        kept = np.isclose(mixed, images)
+        assert (kept | np.isclose(mixed, images.numpy()[partners])).all()
+        np.testing.assert_allclose(1.0 - share, kept.mean(axis=(1, 2, 3)), atol=1e-6)
+    place = RNG.wide.rows.uniform(8, 2)[:, 0]
+    with sharing_rows(OfTwo([place, images, labels])):
+        half = mix(images[4:], labels[4:], RNG._replace(first_row=4, num_rows=4))
+    np.testing.assert_array_equal(half[0], mixed[4:])
+    np.testing.assert_array_equal(half[1], targets[4:])
+
+
+def test_shares_have_the_beta_distribution():
+    unit = tf.constant([0.0, 0.1, 0.5, 0.9], tf.float32)
+    found = _beta(unit, 0.5).numpy()
+    np.testing.assert_allclose(found, np.sin(0.5 * np.pi * unit.numpy()) ** 2, atol=1e-6)  # the arcsine distribution
+    np.testing.assert_array_equal(_beta(unit, 1.0), unit)
+    with pytest.raises(ValueError, match="`alpha` is 0"):
+        _beta(unit, 0.0)

@@ -82,6 +82,17 @@ def test_augmentation_is_for_training_alone():
     np.testing.assert_array_equal(task.loss(BATCH, RNG).per_example, plain.loss(turned, RNG).per_example)
 
 
+def test_mixed_labels_are_learned_and_not_counted():
+    def next_class(images, labels, rng):
+        return images, tf.roll(labels, 1, axis=1)
+
+    task, plain = make(norm="group", mix=next_class), make(norm="group")
+    assert task.phases()[0].mixes_rows
+    found, expected = task.loss(BATCH, RNG), plain.loss({**BATCH, "label": (BATCH["label"] + 1) % 10}, RNG)
+    np.testing.assert_allclose(found.per_example, expected.per_example, rtol=1e-6)
+    np.testing.assert_array_equal(found.metrics["accuracy"], plain.loss(BATCH, RNG).metrics["accuracy"])
+
+
 @pytest.mark.parametrize(("name", "value"), [("depth", 20), ("stem", "mnist"), ("norm", "layer")])
 def test_other_choices_are_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` is {value!r}; give one of"):
