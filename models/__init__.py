@@ -4,12 +4,16 @@ from models.classifiers import (
     Classifier,
     ConvNet,
     ConvNetClassifier,
+    ConvNeXt,
+    ConvNeXtClassifier,
     LinearClassifier,
     Mlp,
     MlpClassifier,
     ResNet,
     ResNetClassifier,
     SoftmaxRegression,
+    ViT,
+    ViTClassifier,
 )
 from models.ddpm import Ddpm
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
@@ -21,6 +25,8 @@ from models.vae import Vae
 __all__ = [
     "BatchNormGan",
     "Classifier",
+    "ConvNeXt",
+    "ConvNeXtClassifier",
     "ConvNet",
     "ConvNetClassifier",
     "CycleGan",
@@ -38,6 +44,8 @@ __all__ = [
     "Transformer",
     "Translation",
     "Vae",
+    "ViT",
+    "ViTClassifier",
     "beam_search",
     "dcgan_networks",
     "greedy",

@@ -1,13 +1,17 @@
 """Classifiers: their networks, and the task that trains one."""
 
 from models.classifiers.convnet import ConvNet, ConvNetClassifier
+from models.classifiers.convnext import ConvNeXt, ConvNeXtClassifier
 from models.classifiers.linear import LinearClassifier, SoftmaxRegression
 from models.classifiers.mlp import Mlp, MlpClassifier
 from models.classifiers.resnet import ResNet, ResNetClassifier
 from models.classifiers.task import Classifier
+from models.classifiers.vit import ViT, ViTClassifier
 
 __all__ = [
     "Classifier",
+    "ConvNeXt",
+    "ConvNeXtClassifier",
     "ConvNet",
     "ConvNetClassifier",
     "LinearClassifier",
@@ -16,4 +20,6 @@ __all__ = [
     "ResNet",
     "ResNetClassifier",
     "SoftmaxRegression",
+    "ViT",
+    "ViTClassifier",
 ]
