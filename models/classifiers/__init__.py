@@ -5,6 +5,7 @@ from models.classifiers.convnext import ConvNeXt, ConvNeXtClassifier
 from models.classifiers.linear import LinearClassifier, SoftmaxRegression
 from models.classifiers.mlp import Mlp, MlpClassifier
 from models.classifiers.resnet import ResNet, ResNetClassifier
+from models.classifiers.resnet_weights import resnet_weights, torchvision_arrays
 from models.classifiers.task import Classifier
 from models.classifiers.vit import ViT, ViTClassifier
 
@@ -22,4 +23,6 @@ __all__ = [
     "SoftmaxRegression",
     "ViT",
     "ViTClassifier",
+    "resnet_weights",
+    "torchvision_arrays",
 ]

@@ -56,6 +56,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/tracing": "docs/testing-your-step.md#what-is-refused",
     "core/weights": "docs/use-a-run.md#warm-start-and-fine-tune",
     "core/cluster": "docs/many-machines.md",
+    "models/classifiers/resnet_weights": "docs/use-a-run.md#weights-of-other-programs",
     "models/classifiers": "docs/cookbook.md#image-classifiers",
     "models/language/gpt2": "docs/use-a-run.md#warm-start-and-fine-tune",
     "models/language/sampling": "docs/cookbook.md#text-generation",

@@ -33,7 +33,7 @@ def count(net):
     ("depth", "size"),
     [
         (18, 11_689_512),
-        (34, 21_797_672),
+        pytest.param(34, 21_797_672, marks=pytest.mark.long),
         (50, 25_557_032),
         pytest.param(101, 44_549_160, marks=pytest.mark.long),
         pytest.param(152, 60_192_808, marks=pytest.mark.long),

@@ -1,0 +1,1 @@
+"""Compares ResNets of `torchvision` with Tapeloop's, which read and write their weights."""
