@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from core.errors import shown
 
+MOST = 2**31 - 1  # limit of integers in settings, so that steps times examples fit in 64 bits
+
 
 def check_size(**sizes: int) -> None:
     """Raises a `ValueError` unless each of `sizes` is an integer of at least 1."""

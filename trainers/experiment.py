@@ -25,7 +25,6 @@ from core.random import Rng
 from core.task import Placement, Task
 from core.weights import StartFrom
 from trainers.options.eval_sources import by_split, check_held_out
-from trainers.options.sizes import size
 
 # Settings for one device: a run's devices and initial weights don't affect its checkpoint, and needn't be available.
 HERE: Mapping[str, Any] = {
@@ -263,6 +262,8 @@ def _held(variables: Iterable[tf.Variable], strategy: tf.distribute.Strategy) ->
 
 def _refuse(task: Task, need: int, memory: int, what: str) -> None:
     if need > memory:
+        from trainers.options.sizes import size
+
         raise NoRoomError(
             f"the {what} of `{type(task).__name__}` take {size(need)}, and this machine has {size(memory)} of memory. "
             "Make the task smaller, or train it on a mesh over more machines or GPUs "

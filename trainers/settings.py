@@ -9,23 +9,20 @@ from typing import Any, Literal
 import gin
 import tensorflow as tf
 
-from core.arguments import is_size
+from core.arguments import MOST, is_size
 from core.checkpoint import Keep
 from core.distribution import Backend
 from core.engine import Assembly, TrainStep
-from core.errors import ConfigurationError, did_you_mean, shown
+from core.errors import ConfigurationError, shown
 from core.optimizers import Transform
 from core.parallel.local_steps import LocalSteps
 from core.precision import Precision
 from trainers.hooks import Hook
 from trainers.options.bad_steps import Policies
 from trainers.options.checkpoints import better_of, check_keeping
-from trainers.options.sizes import MOST, bytes_of_text
+from trainers.options.compile import compile_words, what_to_compile
 from trainers.process.watchdog import Limits
 
-OFF, XLA, AUTO = "off", "xla", "auto"  # values of `Trainer.compile`
-WORDS = {True: XLA, False: OFF}  # values of old versions
-Compile = str | Mapping[str, str]
 MOST_CALLS = 256
 MAX_CHUNK_STEPS = 50
 MAX_CHUNK_BYTES = 64 * 2**20  # limit for a chunk's batches in memory; prefetched ones are added
@@ -158,7 +155,11 @@ class Settings:
     @functools.cached_property
     def budget(self) -> int | None:
         """Returns `memory_budget` in bytes."""
-        return None if self.memory_budget is None else bytes_of_text(self.memory_budget, "`Trainer.memory_budget`")
+        if self.memory_budget is None:
+            return None
+        from trainers.options.sizes import bytes_of_text
+
+        return bytes_of_text(self.memory_budget, "`Trainer.memory_budget`")
 
     @property
     def keep(self) -> Keep:
@@ -318,29 +319,3 @@ def given_peak(*, peak: float | None = None) -> float | None:
             "See docs/make-it-fast.md#a-lower-bound."
         )
     return peak
-
-
-def compile_words(given: object) -> Compile:
-    """Normalises `Trainer.compile` to one word, as "xla", or to a word per update, as `{"net": "xla"}`."""
-    if isinstance(given, Mapping):
-        return {str(name): _word(value, f"`Trainer.compile` of `{name}`", (OFF, XLA)) for name, value in given.items()}
-    return _word(given, "`Trainer.compile`", (OFF, XLA, AUTO))
-
-
-def what_to_compile(words: Compile) -> bool | list[str]:
-    """Converts `words` to the argument `compile` of `TrainStep`. "auto" is decided later, and becomes False."""
-    if isinstance(words, Mapping):
-        return [name for name, word in words.items() if word == XLA]
-    return words == XLA
-
-
-def _word(given: object, what: str, known: tuple[str, ...]) -> str:
-    word = WORDS[given] if isinstance(given, bool) else given
-    if not isinstance(word, str) or word not in known:
-        *others, last = (f'"{name}"' for name in known)
-        near = did_you_mean(given, known) if isinstance(given, str) else ""
-        raise ConfigurationError(
-            f"{what} is {shown(given)}; give {', '.join(others)} or {last}, or by update: "
-            f'`Trainer.compile = {{"net": "xla"}}`.{near} See docs/make-it-fast.md#xla.'
-        )
-    return word

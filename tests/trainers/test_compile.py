@@ -17,9 +17,10 @@ from tests.trainers.trainer_lab import Lines, hashes, train
 from trainers.gin_audit.identity import spelt_today
 from trainers.loop import compile_choice
 from trainers.loop.compile_choice import Choosing
+from trainers.options.compile import compile_words
 from trainers.performance.rehearsal import Rehearsal
 from trainers.replay.repeat_steps import pass_steps
-from trainers.settings import Settings, compile_words
+from trainers.settings import Settings
 from trainers.workdir import CHOICE
 
 make = functools.partial(trainer_lab.make, task=Line, source=point_source(64), global_batch_size=8)

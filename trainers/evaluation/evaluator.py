@@ -11,7 +11,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import is_size
+from core.arguments import MOST, is_size
 from core.checkpoint import Better
 from core.data import PerReplica, Source, eval_chunks
 from core.distribution import Exchange
@@ -32,7 +32,6 @@ from trainers.evaluation.averaged_weights import Averaged, averaged_task, readab
 from trainers.experiment import Experiment
 from trainers.options.checkpoints import check_figure
 from trainers.options.eval_sources import EVAL, refused_by_its_shape
-from trainers.options.sizes import MOST
 
 
 class ChunkSums:

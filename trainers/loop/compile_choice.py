@@ -22,7 +22,7 @@ from core.machine import processor, usable_cores
 from core.measure.clock import Round, medians, rounds
 from trainers.errors.tensorflow import refused_by_xla
 from trainers.loop.run_state import RunContext, RunState
-from trainers.settings import AUTO, OFF, XLA, Compile, compile_words, what_to_compile
+from trainers.options.compile import AUTO, OFF, XLA, Compile, compile_words, what_to_compile
 from trainers.workdir import CHOICE, json_text
 
 CALL_SECONDS = 0.15  # shortest measured call, if the chunk has enough steps

@@ -19,7 +19,8 @@ from core.machine import machine_memory
 from core.task import Batch
 from trainers.errors.tensorflow import explained
 from trainers.experiment import Experiment
-from trainers.settings import AUTO, XLA, Settings
+from trainers.options.compile import AUTO, XLA
+from trainers.settings import Settings
 
 SOURCE = "source"  # in a manifest: the description of the run's source
 

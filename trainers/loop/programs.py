@@ -11,7 +11,7 @@ from core.engine import make_chunk
 from core.telemetry import Telemetry
 from trainers.errors.tensorflow import compiled_or_refused, explained, repeatable_or_refused
 from trainers.loop.run_state import RunContext
-from trainers.settings import AUTO
+from trainers.options.compile import AUTO
 
 if TYPE_CHECKING:
     from trainers.loop.compile_choice import Choosing

@@ -9,13 +9,13 @@ from rich.console import Console
 from core.cluster import is_chief
 from core.disk import write_whole
 from core.errors import ConfigurationError, PreemptedError
+from trainers.options.compile import AUTO, OFF
 from trainers.performance.rehearsal import agreed, in_a_scratch_folder
 from trainers.performance.tune.proposals import Choice
 from trainers.performance.tune.search import SEARCH_SECONDS, Row, Search
 from trainers.performance.tune.tell import as_json, progress, table, winners
 from trainers.performance.tune.trial import Trial
 from trainers.session import Session
-from trainers.settings import AUTO, OFF
 from trainers.trainer import Trainer
 from trainers.workdir import json_text
 

@@ -1,10 +1,9 @@
-"""The upper limit of integers in settings, and byte counts as text."""
+"""Byte counts as text."""
 
 import re
 
 from core.errors import ConfigurationError, shown
 
-MOST = 2**31 - 1  # limit of integers, so that steps times examples fit in 64 bits
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from core.task import EVERY_REPLICA, ONE_DEVICE, Placement
-from trainers.settings import MAX_CHUNK_BYTES, OFF, XLA, Settings
+from trainers.options.compile import OFF, XLA
+from trainers.settings import MAX_CHUNK_BYTES, Settings
 
 PLACEMENTS = "placements"
 
