@@ -1,68 +1,30 @@
-"""The accumulation loop (`Sweep`): runs one phase's function on each microbatch, and computes gradients.
+"""The accumulation loop (`Sweep`): takes the microbatches of one phase in turn, and accumulates their results.
 
 Values between phases are `[microbatches, rows, ...]`. A step function gets `[rows, ...]`. The loop sums *additive*
-results (gradients, metrics, statistics). It stacks *row* results (outputs, gradients of inputs). A loss without weights
-is divided by the number of examples before differentiation. With weights, the gradients are divided by the total weight
-after their reduction over replicas. So results are exact however a batch is split.
+results (gradients, metrics, statistics). It stacks *row* results (outputs, gradients of inputs).
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from core.casts import Cast, casting_once, made_casts
 from core.distribution.exchange import Exchange
-from core.distribution.shared_rows import mixing
-from core.engine.curvature import estimate, gradients_if, random_signs, squared
-from core.engine.inspect_phase import LossSpec, Specs, describe_loss, describe_outputs, microbatch_specs, zeros
+from core.engine.curvature import squared
+from core.engine.inspect_phase import Specs, describe_loss, describe_outputs, microbatch_specs, zeros
 from core.engine.layout import shape_of
 from core.engine.loss_scale import Factor, LossScale
-from core.engine.noise_scale import square_of_part
+from core.engine.microbatch import Additive, Asked, Microbatch, Rows
 from core.engine.sparse_slices import joined, scaled
-from core.optimizers.clipping import clipped_together
 from core.precision import AS_GIVEN, Narrowing, Precision, widened
 from core.random import Rng
 from core.task import Batch, Loss
-from core.task.guards import refuse_missing_gradients
-from core.task.loss import NOISE_SCALE, Sums, checked, weighted_sums
+from core.task.loss import Sums
 from core.task.statistics import Statistics
 
 SPARSE_FROM = 1024  # rows of a variable; for fewer, tracing a gradient to see whether it is sparse isn't worth it
-
-
-class Additive(NamedTuple):
-    """Results that are summed over microbatches and replicas."""
-
-    gradients: Mapping[str, Any]  # tensors, or `IndexedSlices` if they are smaller to send
-    sums: Sums
-    statistics: Any  # sums by layer, as `Statistics` keeps them
-    curvature: Mapping[str, tf.Tensor] = {}  # by path: for an estimate of the Hessian's diagonal, if it was asked for
-
-
-class Rows(NamedTuple):
-    """Results with one entry for each row of the batch."""
-
-    outputs: Mapping[str, tf.Tensor]
-    gradients: Mapping[str, tf.Tensor]  # of the requested inputs
-    slices: Mapping[str, tuple[tf.Tensor, tf.Tensor]] = {}  # values and indices of sparse gradients, by path
-
-
-class Asked(NamedTuple):
-    """The requested gradients: of `variables`, summed over rows, or of `inputs`, one for each row.
-
-    With `cotangents`, a vector-Jacobian product is computed: the outputs of a `Compute` are differentiated, not a loss.
-    """
-
-    by: str = ""  # the update that requests them
-    variables: Mapping[str, tf.Variable] = {}
-    inputs: Sequence[str] = ()
-    cotangents: Batch | None = None
-    factor: Factor | None = None  # of the loss, if it computes in float16
-    curvature_due: Callable[[], tf.Tensor] | None = None  # whether to estimate the curvature; zeros if not
-    sampled_loss: Callable[[Batch, Rng], Loss] | None = None  # by whose gradient; by default, a second one of the loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,24 +67,14 @@ class Accumulated:
 class Sweep:
     """The accumulation loop of one phase, on one replica or device."""
 
-    fn: Callable[[Batch, Rng], Any]
-    name: str
-    microbatches: int
-    rows: int  # of one microbatch, here
+    one: Microbatch
     outputs: Specs  # of one microbatch
-    loss: LossSpec | None = None  # None for a `Compute`
-    exchange: Exchange | None = None  # between the replicas that split the rows
-    sparse: bool = False  # whether gradients that touch few rows stay slices
     compiled: bool = False  # whether XLA compiles each microbatch separately, but not the loop over them
-    narrowing: Narrowing = AS_GIVEN  # the casts of a microbatch
     casts: Sequence[Cast] = ()  # of weights, made once
-    clip_examples: float | None = None  # the largest norm of an example's gradient; a microbatch is then one example
-    splits: int = 1  # of so many microbatches consists one of the trainer's, if that is more than one
-    layers: Statistics = dataclasses.field(default_factory=Statistics)  # of the last call: knows the layer of each sum
 
     @property
-    def replicas(self) -> int:
-        return self.exchange.replicas if self.exchange else 1
+    def microbatches(self) -> int:
+        return self.one.number
 
     def __call__(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Loops over the microbatches on one replica. `rng` is at the first row of the first microbatch."""
@@ -131,7 +83,7 @@ class Sweep:
 
     def _all(self, values: Batch, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         if self.microbatches == 1:
-            added, rows = self._one(values, 0, rng, asked)
+            added, rows = self.one(values, 0, rng, asked)
             return added, tf.nest.map_structure(lambda x: tf.expand_dims(x, 0), rows)
         slices = self._slice_specs(values, asked)
         inputs = {key: tf.TensorSpec(values[key].shape[1:], values[key].dtype) for key in asked.inputs}
@@ -168,7 +120,7 @@ class Sweep:
 
         def one(m: tf.Tensor, values: Batch, index: Any, made: list[tf.Tensor], so_far: Any) -> Any:
             with casting_once(self.casts, made):
-                added, rows = self._one(values, m, rng_at(index), asked)
+                added, rows = self.one(values, m, rng_at(index), asked)
             return (
                 tf.nest.map_structure(tf.add, so_far[0], added),
                 tf.nest.map_structure(
@@ -191,92 +143,10 @@ class Sweep:
     def _taken(self, values: Batch, m: tf.Tensor, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
         """Processes microbatch `m`. If `compiled`, an XLA program does it."""
         if not self.compiled:
-            return self._one(values, m, rng, asked)
-        one = tf.function(lambda values, m: self._one(values, m, rng, asked), autograph=False, jit_compile=True)
+            return self.one(values, m, rng, asked)
+        one = tf.function(lambda values, m: self.one(values, m, rng, asked), autograph=False, jit_compile=True)
         added, rows = one(values, m)
         return added, rows
-
-    def _one(self, values: Batch, m: Any, rng: Rng, asked: Asked) -> tuple[Additive, Rows]:
-        """Calls the phase's function on microbatch `m`, and computes the gradients that `asked` requests."""
-        values = {key: tf.gather(x, m) for key, x in values.items()}
-        rng = rng._replace(first_row=rng.first_row + self._row(m), num_rows=self.rows)
-        inputs = {key: values[key] for key in asked.inputs}
-        # Declared here, inside the replica, because a strategy runs each replica in a new thread without this context.
-        shared = mixing(self.exchange, self.name, self.rows, rng.runs) if self.exchange else contextlib.nullcontext()
-        sampled: Mapping[str, Any] = {}
-        if (drawn := asked.sampled_loss) and (due := asked.curvature_due):  # first: `layers` are then those of the loss
-            given = self.narrowing.narrowed(values), rng._replace(dtype=self.narrowing.dtype)
-            scale = asked.factor.read() if asked.factor else 1.0
-            with self.narrowing.computing():
-                sampled = gradients_if(due(), lambda: scale * self._sums(drawn(*given))[0], asked.variables)
-        second = tf.GradientTape(watch_accessed_variables=False) if asked.curvature_due and not drawn else None
-        with self.narrowing.computing(), shared, second or contextlib.nullcontext():
-            if second:
-                second.watch([*asked.variables.values()])
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch([*asked.variables.values(), *inputs.values()])
-                made = self.fn(self.narrowing.narrowed(values), rng._replace(dtype=self.narrowing.dtype))
-                if self.loss is not None:
-                    target, added, outputs = self._sums(made)
-                    target = target if asked.factor is None else target * asked.factor.read()
-                else:
-                    target, added, outputs = None, Additive({}, {}, {}), dict(made)
-            along, gradients = None, dict[str, Any]()
-            if asked.cotangents is not None:
-                target = [made[key] for key in asked.cotangents]
-                along, outputs = [tf.gather(x, m) for x in asked.cotangents.values()], {}
-            if asked.variables:
-                gradients = tape.gradient(target, dict(asked.variables), output_gradients=along)
-                refuse_missing_gradients(gradients, asked.by)
-            if second:
-                signs = random_signs(rng, asked.variables)
-                slope = tf.add_n(
-                    [tf.reduce_sum(tf.convert_to_tensor(gradients[path]) * u) for path, u in signs.items()]
-                )
-            if inputs:
-                inputs = tape.gradient(target, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        if second and asked.curvature_due:
-            with self.narrowing.computing():
-                added = added._replace(curvature=estimate(second, slope, asked.variables, signs, asked.curvature_due()))
-        added = added._replace(curvature=sampled) if sampled else added
-        if self.loss and asked.variables and (self.loss.noise_scale or self.clip_examples is not None):
-            share = added.sums["weight"] if self.loss.weighted else 1.0 / (self.microbatches * self.replicas)
-            divisor = share if asked.factor is None else share * asked.factor.read()
-            if self.clip_examples is not None:
-                dense = {path: tf.convert_to_tensor(gradient) for path, gradient in gradients.items()}
-                gradients = dict(clipped_together(dense, self.clip_examples * divisor))
-            if self.loss.noise_scale:
-                added = added._replace(sums={**added.sums, NOISE_SCALE: square_of_part(gradients, divisor)})
-        sent = {path: self._sent(gradient, asked.variables[path]) for path, gradient in gradients.items()}
-        return added._replace(gradients=sent), Rows(outputs, inputs)
-
-    def _row(self, m: Any) -> Any:
-        """Returns the first row of microbatch `m`, counted in the global batch from the replica's first row."""
-        if self.splits == 1:
-            return m * (self.rows * self.replicas)
-        return m // self.splits * (self.splits * self.rows * self.replicas) + m % self.splits * self.rows
-
-    def _sums(self, made: Any) -> tuple[tf.Tensor, Additive, Batch]:
-        """Splits the `Loss` `made` into the sum to differentiate, the sums to accumulate, and the outputs."""
-        assert self.loss
-        result: Loss = checked(made, self.name, self.rows)
-        objective, sums = weighted_sums(result)
-        if not self.loss.weighted:
-            # One factor on a scalar instead of on every gradient.
-            objective /= float(result.per_example.shape.num_elements() * self.microbatches * self.replicas)
-        # The sums come from the replica's own statistics. The threads of replicas alternate at collectives, so an
-        # object that they share would contain another replica's sums, without an error.
-        layers = result.statistics or Statistics()
-        self.layers = layers
-        return objective, Additive({}, sums, widened(dict(layers.sums))), dict(result.outputs)
-
-    def _sent(self, gradient: Any, variable: tf.Variable) -> Any:
-        """Makes a sparse gradient dense if all replicas together touch at least as many rows as `variable` has."""
-        if isinstance(gradient, tf.IndexedSlices) and self.sparse and self.replicas > 1:
-            touched = gradient.indices.shape.num_elements()
-            if touched and touched * self.microbatches * self.replicas < variable.shape[0]:
-                return gradient
-        return tf.convert_to_tensor(gradient)
 
     def _made(self, asked: Asked) -> dict[str, tf.TensorSpec]:
         return dict(self.outputs) if asked.cotangents is None else {}
@@ -284,20 +154,20 @@ class Sweep:
     def _initial_sums(self, asked: Asked, slices: Collection[str] = ()) -> Additive:
         """Returns sums of zeros, without the gradients of the paths in `slices`, which are stacked, not summed."""
         gradients = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if path not in slices}
-        if self.loss is None:
+        if self.one.loss is None:
             return Additive(gradients, {}, {})
         curvature = {path: tf.zeros(v.shape, v.dtype) for path, v in asked.variables.items() if asked.curvature_due}
-        return Additive(gradients, self.loss.zero_sums(), zeros(self.loss.statistics), curvature)
+        return Additive(gradients, self.one.loss.zero_sums(), zeros(self.one.loss.statistics), curvature)
 
     def _slice_specs(self, values: Batch, asked: Asked) -> dict[str, tuple[tf.TensorSpec, tf.TensorSpec]]:
         """Traces one microbatch to find gradients that stay slices: `{path: (spec of values, spec of indices)}`."""
         large = any(v.shape.rank and v.shape[0] >= SPARSE_FROM for v in asked.variables.values())
-        if not self.sparse or self.replicas == 1 or not large:
+        if not self.one.sparse or self.one.replicas == 1 or not large:
             return {}
         found = {}
 
         def trace(values: Batch) -> None:
-            for path, x in self._one(values, 0, Rng.from_seed(0, step=0, progress=0.0), asked)[0].gradients.items():
+            for path, x in self.one(values, 0, Rng.from_seed(0, step=0, progress=0.0), asked)[0].gradients.items():
                 if isinstance(x, tf.IndexedSlices):
                     number = x.indices.shape.num_elements()
                     shape = [number, *asked.variables[path].shape[1:]]
@@ -357,15 +227,14 @@ def accumulate_gradients(
             f"`{name}` mixes the rows of {replicas} replicas in {microbatches} microbatches, but no collective can "
             "stand in a replica's loop: give all rows as one microbatch, or let a `TrainStep` take the microbatches."
         )
-    sweep = Sweep(
-        loss, name, microbatches, rows, spec.outputs, spec, exchange,
-        sparse=True, narrowing=narrowing, casts=spec.access.casts, clip_examples=clip_examples,
-    )  # fmt: skip
+    one = Microbatch(
+        loss, name, microbatches, rows, spec, exchange, sparse=True, narrowing=narrowing, clip_examples=clip_examples
+    )
     factor = Factor.of(loss_scale, spec, microbatches * replicas) if loss_scale else None
     asked = Asked(name, variables, factor=factor, curvature_due=curvature_due, sampled_loss=sampled_loss)
-    added, made = sweep(values, rng, asked)
+    added, made = Sweep(one, spec.outputs, casts=spec.access.casts)(values, rng, asked)
     known = factor and factor.read()
-    found = Accumulated(added, not spec.weighted, known, sweep.layers, sampled=sampled_loss is not None)
+    found = Accumulated(added, not spec.weighted, known, one.layers, sampled=sampled_loss is not None)
     return found, dict(made.outputs)
 
 
@@ -380,7 +249,8 @@ def compute(
     """Calls `fn` on each microbatch, with the casts of `narrowing`; returns `{key: [microbatches, rows, ...]}`."""
     microbatches, rows = shape_of(values)
     outputs = {} if microbatches == 1 else describe_outputs(fn, microbatch_specs(values), name, narrowing=narrowing)[0]
-    return dict(Sweep(fn, name, microbatches, rows, outputs, narrowing=narrowing)(values, rng, Asked())[1].outputs)
+    one = Microbatch(fn, name, microbatches, rows, narrowing=narrowing)
+    return dict(Sweep(one, outputs)(values, rng, Asked())[1].outputs)
 
 
 def _scaled(gradients: Mapping[str, Any], x: tf.Tensor) -> dict[str, Any]:

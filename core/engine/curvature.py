@@ -1,6 +1,8 @@
 """Estimates of the diagonal of a loss's Hessian, by a second gradient: Hutchinson's, and Gauss-Newton-Bartlett."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,20 +15,35 @@ def random_signs(rng: Rng, variables: Mapping[str, tf.Variable]) -> dict[str, tf
     return {path: tf.cast(tf.sign(rng.fold(path).normal(tuple(v.shape))), v.dtype) for path, v in variables.items()}
 
 
-def estimate(
-    tape: tf.GradientTape,
-    slope: tf.Tensor,
-    variables: Mapping[str, tf.Variable],
-    signs: Mapping[str, tf.Tensor],
-    due: tf.Tensor,
-) -> dict[str, tf.Tensor]:
-    """Returns u ⊙ ∇⟨∇L, u⟩ by path (Hutchinson's estimate), or zeros if it isn't `due`; `slope` is ⟨∇L, u⟩."""
+class Curvature:
+    """Estimates the curvature of one microbatch, from a second gradient along the first one that is `recorded`."""
 
-    def product() -> dict[str, tf.Tensor]:
-        found = tape.gradient(slope, dict(variables), unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return {path: u * tf.convert_to_tensor(found[path]) for path, u in signs.items()}
+    def __init__(self, variables: Mapping[str, tf.Variable], rng: Rng, due: Callable[[], tf.Tensor]):
+        self._variables, self._rng, self._due = dict(variables), rng, due
+        self._tape = tf.GradientTape(watch_accessed_variables=False)
 
-    return dict(tf.cond(due, product, lambda: {path: tf.zeros_like(u) for path, u in signs.items()}))
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Records the computation of the first gradients in its `with` block."""
+        with self._tape:
+            self._tape.watch([*self._variables.values()])
+            yield
+
+    def take(self, gradients: Mapping[str, Any]) -> None:
+        """Computes ⟨∇L, u⟩ from the first gradients; call it where they are recorded."""
+        self._signs = random_signs(self._rng, self._variables)
+        parts = [tf.reduce_sum(tf.convert_to_tensor(gradients[path]) * u) for path, u in self._signs.items()]
+        self._slope = tf.add_n(parts)
+
+    def estimate(self) -> dict[str, tf.Tensor]:
+        """Returns u ⊙ ∇⟨∇L, u⟩ by path (Hutchinson's estimate), or zeros if it isn't due."""
+
+        def product() -> dict[str, tf.Tensor]:
+            zero = tf.UnconnectedGradients.ZERO
+            found = self._tape.gradient(self._slope, self._variables, unconnected_gradients=zero)
+            return {path: u * tf.convert_to_tensor(found[path]) for path, u in self._signs.items()}
+
+        return dict(tf.cond(self._due(), product, lambda: {path: tf.zeros_like(u) for path, u in self._signs.items()}))
 
 
 def squared(gradients: Mapping[str, tf.Tensor], examples: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -7,11 +7,12 @@ import tensorflow as tf
 
 from core.distribution.exchange import Exchange, replica_here
 from core.distribution.ledger import FIGURES
-from core.engine.accumulate import Accumulated, Additive, Asked, Rows, Sweep
+from core.engine.accumulate import Accumulated, Sweep
 from core.engine.apply_update import reduce_over_replicas, write_update
 from core.engine.assembly import Assembly
 from core.engine.layout import Placed, cut, moved
 from core.engine.loss_scale import Factor, LossScale
+from core.engine.microbatch import Additive, Asked, Microbatch, Rows
 from core.engine.plan import Plan, is_shape_only
 from core.errors import ConfigurationError
 from core.module import named_variables
@@ -208,7 +209,7 @@ class PhaseRunner:
         if plan.together:
             values = self._run_at(plan, lambda x: cut(x, plan.microbatches), values)
             added, rows = sweep.around(self.exchange.run, values, index, lambda i: self._rng_here(plan, i), asked)
-            return added, self._run_at(plan, self._cut_back, rows), sweep.layers
+            return added, self._run_at(plan, self._cut_back, rows), sweep.one.layers
 
         def swept(values: Batch, index: tf.Tensor, cotangents: Batch | None) -> tuple[Additive, Rows]:
             return self._swept(plan, sweep, values, index, asked._replace(cotangents=cotangents))
@@ -219,7 +220,7 @@ class PhaseRunner:
         if compiles and not by_microbatch:
             fn = lambda *args: tf.function(swept, autograph=False, jit_compile=True)(*args)  # noqa: E731
         added, rows = self._run_at(plan, fn, values, index, asked.cotangents)
-        return added, rows, sweep.layers
+        return added, rows, sweep.one.layers
 
     def _swept(self, plan: Plan, sweep: Sweep, values: Batch, index: tf.Tensor, asked: Asked) -> tuple[Additive, Rows]:
         if asked.cotangents is not None:
@@ -231,21 +232,19 @@ class PhaseRunner:
         return Rows(cut(rows.outputs, self.microbatches), cut(rows.gradients, self.microbatches))
 
     def _sweep_of(self, plan: Plan, *, compiled: bool = False) -> Sweep:
-        return Sweep(
+        one = Microbatch(
             plan.phase.loss if isinstance(plan.phase, Update) else plan.phase.fn,
             plan.name,
             plan.microbatches,
             plan.rows,
-            plan.outputs,
-            loss=plan.loss,
-            exchange=self.exchange if plan.replicated else None,
+            plan.loss,
+            self.exchange if plan.replicated else None,
             sparse=plan.loss is not None and not plan.together,
-            compiled=compiled,
             narrowing=plan.narrowing,
-            casts=plan.access.casts,
             clip_examples=plan.phase.clip_examples if isinstance(plan.phase, Update) else None,
             splits=max(1, plan.microbatches // self.microbatches),
         )
+        return Sweep(one, plan.outputs, compiled, plan.access.casts)
 
     # --- placement ---------------------------------------------------------------------------------------------------
 

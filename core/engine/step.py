@@ -18,7 +18,8 @@ from core.engine.inspect_phase import LossSpec, Specs, zeros
 from core.engine.layout import Placed
 from core.engine.loss_scale import LOSS_SCALE, LossScale
 from core.engine.phase_runner import PhaseRunner
-from core.engine.plan import Plan, Planner, silent_layers
+from core.engine.plan import Plan, silent_layers
+from core.engine.planner import Planner
 from core.errors import ConfigurationError, did_you_mean
 from core.precision import Precision
 from core.random import Rng

@@ -9,8 +9,9 @@ from engine_lab import Several, train
 from core import layers
 from core.distribution import Exchange, backend_of, one_device
 from core.engine import NOT_FINITE, TrainStep, accumulate_gradients, reduce_over_replicas
-from core.engine.accumulate import Accumulated, Additive
+from core.engine.accumulate import Accumulated
 from core.engine.loss_scale import LEAST, MOST, START, LossScale, next_scale
+from core.engine.microbatch import Additive
 from core.engine.progress import ALL_WELL
 from core.errors import ConfigurationError
 from core.losses.adversarial import r1
