@@ -13,14 +13,17 @@ ASKS = re.compile(
     r"isinstance\(.*\b(Mesh\w+|Served(Strategy|Exchange|Backend)|Local(Steps|Exchange)|\w+Strategy|Strategy)\b"
     r"|\"on_mesh\"\)|\.(on_mesh|remote|apart)\b(?! =)"
     r"|\blocal_steps\b.*(\bor 1\b|\bis (not )?None\b)|\b(if|not|or|and) (\w+\.)*local_steps\b"
-    r"|\b(if|not|or|and|:=) (self|build|strategy)\.plan\b|trains_by_servers\(\):"
+    r"|\b(if|not|or|and|:=) (self|build|strategy)\.plan\b|type\(\w*strategy\) is\b"
+    r"|selector.*\b(mirrored|multi_worker|tpu|mesh|parameter_server)\b"
 )
 # Allowed lines of a module, with the reason.
 PERMITTED = {
     "core.distribution.exchange": (1, "replicas of several processes send one type at a time"),
     "core.tracing": (1, "a layer chooses a kernel by its variable, and knows no strategy"),
-    "trainers.modes.dry_run": (1, "servers aren't to be met for an estimate"),
-    "trainers.modes.resume_check": (2, "nothing is built there but by the runs that it compares"),
+    "trainers.experiment": (1, "a mode refuses servers before it would meet them"),
+    "trainers.launch.elastic": (1, "no strategy is made before the workers are counted"),
+    "trainers.modes.resume_check": (1, "nothing is built there but by the runs that it compares"),
+    "trainers.performance.diagnose.diagnosis": (1, "only `mirrored` can be given a part of its devices"),
     "trainers.dry_run.paper": (1, "a mesh on paper needs none of its devices, and so no strategy"),
 }
 
@@ -52,6 +55,8 @@ def test_lines_that_ask_for_a_kind_of_strategy_are_permitted_one_by_one():
         "one = self.settings.local_steps or 1",
         "if exchange.apart or exchange.remote:",
         "if self.plan:",
+        "self.mirrored = type(strategy) is tf.distribute.MirroredStrategy",
+        'if strategy.selector.endswith("mesh"):',
     ],
 )
 def test_such_a_line_is_found(line):

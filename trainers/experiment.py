@@ -210,10 +210,11 @@ def given_precision() -> Precision:
     return Precision(copy.deepcopy(given))  # which resolves a macro
 
 
-def trains_by_servers() -> bool:
-    """Returns whether the configuration uses parameter servers. It doesn't connect to them."""
+def refuse_servers(why: str) -> None:
+    """Raises a `ConfigurationError` if the configuration uses parameter servers. It doesn't connect to them."""
     strategy = gin.get_bindings(Experiment, resolve_references=False).get("strategy")
-    return str(getattr(strategy, "selector", "")).endswith("parameter_server")
+    if str(getattr(strategy, "selector", "")).endswith("parameter_server"):
+        raise ConfigurationError(why)
 
 
 class _LargeError(BaseException):

@@ -3,14 +3,13 @@
 from rich.console import Console
 from rich.table import Table
 
-from core.errors import ConfigurationError
 from core.estimate import SLOTS, Figures
 from trainers.dry_run.budget import choose
 from trainers.dry_run.build import DryBuild
 from trainers.dry_run.memory import does_it_fit, held_by_a_device, memory_table
 from trainers.dry_run.operations import operations_table
 from trainers.dry_run.time import how_long
-from trainers.experiment import Experiment, trains_by_servers
+from trainers.experiment import Experiment, refuse_servers
 from trainers.options.sizes import size
 from trainers.session import Session
 from trainers.settings import Settings
@@ -21,11 +20,11 @@ SHOWN = 3  # the largest reasons for all-gathers
 def run(session: Session) -> int:
     """Prints the estimate, from shapes alone: nothing is computed, and no data is needed."""
     session.bind(required=[Experiment, Settings])
-    if trains_by_servers():
-        raise ConfigurationError(
-            "`--mode=dry_run` estimates replicas and meshes only, and not parameter servers: leave out the runtime's "
-            "`--gin_file`. A worker computes whole steps and needs the memory of a run on one device."
-        )
+    refuse_servers(
+        "`--mode=dry_run` estimates replicas and meshes only, and not parameter servers: leave out the runtime's "
+        "`--gin_file`. A worker computes whole steps and needs the memory of a run on one device. See "
+        "docs/fit-into-memory.md."
+    )
     build = DryBuild.from_gin()
     if build.settings.memory_budget is not None:
         fit = choose(build)

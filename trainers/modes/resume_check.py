@@ -15,8 +15,8 @@ from typing import Any
 import gin
 
 from core import checkpoint
-from core.errors import CheckpointError, ConfigurationError, TapeloopError
-from trainers.experiment import Experiment, trains_by_servers
+from core.errors import CheckpointError, TapeloopError
+from trainers.experiment import Experiment, refuse_servers
 from trainers.hooks.early_stopping import EarlyStopping
 from trainers.session import Session
 from trainers.settings import Settings
@@ -31,12 +31,11 @@ def run(session: Session) -> int:
     """Trains the same steps twice, once with a SIGKILL and a resume; compares variables and metric lines."""
     # Nothing is built here, so that the compared runs have the GPU.
     session.bind(required=[Experiment, Settings])
-    if trains_by_servers():
-        raise ConfigurationError(
-            "`--mode=resume_check` compares bits, and runs with parameter servers aren't reproducible: check without "
-            "the runtime's `--gin_file`. With parameter servers each step counts once: see "
-            "docs/choose-a-strategy.md#asynchronous-parameter-servers."
-        )
+    refuse_servers(
+        "`--mode=resume_check` compares bits, and runs with parameter servers aren't reproducible: check without "
+        "the runtime's `--gin_file`. With parameter servers each step counts once: see "
+        "docs/choose-a-strategy.md#asynchronous-parameter-servers."
+    )
     bound = gin.get_bindings(Settings)
     repeats = bool(gin.get_bindings(Experiment, resolve_references=False).get("deterministic"))
     rounds = bound.get("local_steps") or 1
