@@ -4,8 +4,10 @@ Pass a number as a keyword argument; errors call it by that keyword: `check_posi
 checked by their static shapes.
 """
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
@@ -40,15 +42,37 @@ def check_count(**counts: int) -> None:
             raise ValueError(f"`{name}` is {shown(count)}; give a whole number of at least 0.")
 
 
+_tensors_pass: contextvars.ContextVar[bool] = contextvars.ContextVar("tensors_pass", default=False)
+
+
+@contextlib.contextmanager
+def unchecked_tensors() -> Iterator[None]:
+    """Makes checks of numbers accept tensors, the values of schedules, in its context."""
+    token = _tensors_pass.set(True)
+    try:
+        yield
+    finally:
+        _tensors_pass.reset(token)
+
+
+def is_scheduled(value: Any) -> bool:
+    """Says whether `value` is that of a schedule, which is a tensor."""
+    return isinstance(value, tf.Tensor) and _tensors_pass.get()
+
+
+def _checked(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, x) for name, x in values.items() if not is_scheduled(x)]
+
+
 def check_finite(**values: float) -> None:
     """Raises a `ValueError` if one of `values` is infinite, NaN or no number."""
-    for name, value in values.items():
+    for name, value in _checked(values):
         _check_number(name, value)
 
 
 def check_positive(**values: float) -> None:
     """Raises a `ValueError` unless each of `values` is finite and above 0."""
-    for name, value in values.items():
+    for name, value in _checked(values):
         _check_number(name, value)
         if not value > 0:
             raise ValueError(f"`{name}` is {shown(value)}; it is above 0: give a larger number.")
@@ -56,7 +80,7 @@ def check_positive(**values: float) -> None:
 
 def check_not_negative(**values: float) -> None:
     """Raises a `ValueError` unless each of `values` is finite and at least 0."""
-    for name, value in values.items():
+    for name, value in _checked(values):
         _check_number(name, value)
         if not value >= 0:
             raise ValueError(f"`{name}` is {shown(value)}; it is at least 0: give zero or a number above it.")
@@ -64,7 +88,7 @@ def check_not_negative(**values: float) -> None:
 
 def check_fraction(**values: float) -> None:
     """Raises a `ValueError` unless each of `values` is in [0, 1), such as a dropout rate."""
-    for name, value in values.items():
+    for name, value in _checked(values):
         if not is_number(value) or not 0.0 <= value < 1.0:
             raise ValueError(f"`{name}` is {shown(value)}; give a fraction in [0, 1), such as 0.1.")
 

@@ -9,10 +9,12 @@ from core.arguments import check_rate
 from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, check_adam, scale_by_adam, zeros
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def adabelief(
     learning_rate: float | Schedule,
     *,

@@ -3,10 +3,11 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_positive, check_size
+from core.arguments import check_fraction, check_positive, check_size, is_scheduled
 from core.optimizers.moments import averages, moved
 from core.optimizers.rates import as_dtype, updates_after
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
@@ -27,6 +28,7 @@ def rms(x: tf.Tensor) -> tf.Tensor:
 
 
 @gin.configurable
+@schedulable
 def adafactor(
     learning_rate: float | Schedule,
     *,
@@ -45,6 +47,7 @@ def adafactor(
     the paper's rate, min(1e-2, 1/√t), pass a schedule. As in Optax, `beta_1` averages finished updates.
     """
     check_fraction(beta_1=beta_1)
+    averaged = is_scheduled(beta_1) or bool(beta_1)
     check_positive(decay_exponent=decay_exponent, clipping_threshold=clipping_threshold, epsilon=epsilon)
     check_size(min_factored_size=min_factored_size)
 
@@ -56,7 +59,7 @@ def adafactor(
             "column": {path: without_axis(p, second) for path, (p, second, _) in factored.items()},
             "v": {path: tf.zeros_like(p) for path, p in params.items() if path not in factored},
         }
-        return state | ({"m": {path: tf.zeros_like(p) for path, p in params.items()}} if beta_1 else {})
+        return state | ({"m": {path: tf.zeros_like(p) for path, p in params.items()}} if averaged else {})
 
     def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
         share = tf.pow(updates_after(step), -decay_exponent)
@@ -77,7 +80,7 @@ def adafactor(
                 u = g * tf.math.rsqrt(new["v"][path])
             u /= tf.maximum(rms(u) / clipping_threshold, 1.0)
             u *= as_dtype(rate, u) * (tf.maximum(rms(params[path]), 1e-3) if scale_by_parameter else 1.0)
-            if beta_1:
+            if averaged:
                 u = new["m"][path] = averages({path: state["m"][path]}, {path: u}, beta_1)[path]
             updates[path] = -u
         return updates, new

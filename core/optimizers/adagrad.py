@@ -8,10 +8,12 @@ from core.optimizers.kernels import Kernel, kernels_keep
 from core.optimizers.moments import averages, decaying_sums, squares, zeros
 from core.optimizers.rates import as_dtype
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilon: float = 1e-7) -> Transform:
     """Follows Duchi et al. (2011), "Adaptive subgradient methods for online learning and stochastic optimization".
 
@@ -34,6 +36,7 @@ def adagrad(learning_rate: float | Schedule, *, initial_sum: float = 0.1, epsilo
 
 
 @gin.configurable
+@schedulable
 def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6) -> Transform:
     """Follows Zeiler (2012), "ADADELTA: an adaptive learning rate method". The paper's learning rate is always 1."""
     check_fraction(rho=rho)
@@ -58,6 +61,7 @@ def adadelta(learning_rate: float | Schedule = 1.0, *, rho: float = 0.9, epsilon
 
 
 @gin.configurable
+@schedulable
 def rmsprop(
     learning_rate: float | Schedule,
     *,

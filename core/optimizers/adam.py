@@ -10,10 +10,12 @@ from core.optimizers.decay import Decay
 from core.optimizers.kernels import Kernel, kernel_beta, kernels_keep
 from core.optimizers.moments import adam_moments, adam_scalars, check_adam, scale_by_adam, zeros
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def adam(
     learning_rate: float | Schedule,
     *,
@@ -27,6 +29,7 @@ def adam(
 
 
 @gin.configurable
+@schedulable
 def adamw(
     learning_rate: float | Schedule,
     *,

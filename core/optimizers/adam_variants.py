@@ -5,15 +5,18 @@ import math
 import gin
 import tensorflow as tf
 
+from core.arguments import is_scheduled
 from core.choice import one_of
 from core.optimizers.kernels import Kernel, kernel_beta, kernels_keep
 from core.optimizers.moments import adam_moments, averages, check_adam, look_ahead, zeros
 from core.optimizers.rates import as_dtype, newest_share, updates_after, weight_seen
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def amsgrad(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
@@ -48,6 +51,7 @@ def amsgrad(
 
 
 @gin.configurable
+@schedulable
 def nadam(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
@@ -68,20 +72,23 @@ def nadam(
     return rule("nadam", zeros("m", "v"), scale, learning_rate)
 
 
-def rectification(t: tf.Tensor, beta_2: float) -> tuple[tf.Tensor, tf.Tensor]:
+def rectification(t: tf.Tensor, beta_2: Rate) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `(r, defined)` for RAdam's update `t`: the paper's rectification r, and whether it is defined."""
+    beta_2 = as_dtype(beta_2, tf.zeros([], tf.float64))
     limit = 2.0 / (1.0 - beta_2) - 1.0
     # In float64: for β2 = 0.99999, a length of five is the difference 199,999 - 199,994.
     wide = tf.cast(t, tf.float64)
-    power = wide * math.log(beta_2)
+    power = wide * (tf.math.log(beta_2) if isinstance(beta_2, tf.Tensor) else math.log(beta_2))
     length = limit + 2.0 * wide * tf.exp(power) / tf.math.expm1(power)
     usable = length >= 5.0
     long = tf.cast(tf.maximum(length, tf.constant(5.0, tf.float64)), t.dtype)
+    limit = as_dtype(limit, long)
     ratio = (long - 4.0) * (long - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * long)
     return tf.sqrt(ratio), usable
 
 
 @gin.configurable
+@schedulable
 def radam(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:
@@ -90,7 +97,7 @@ def radam(
     The first updates use momentum alone; as in Optax, until the paper's ρ reaches 5 (in the paper, until it exceeds 4).
     """
     check_adam(beta_1, beta_2, epsilon)
-    if beta_2 < 0.8:
+    if not is_scheduled(beta_2) and beta_2 < 0.8:
         raise ValueError(f"`beta_2` is {beta_2!r}; below 0.8 the average is too short for the rectification.")
 
     def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
@@ -110,6 +117,7 @@ def radam(
 
 
 @gin.configurable
+@schedulable
 def adamax(
     learning_rate: float | Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8
 ) -> Transform:

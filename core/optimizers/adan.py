@@ -10,10 +10,12 @@ from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, changes, check_adam, zeros
 from core.optimizers.rates import as_dtype, updates_after, weight_seen
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def adan(
     learning_rate: float | Schedule,
     *,

@@ -10,10 +10,12 @@ from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, check_adam, squares, zeros
 from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def ademamix(
     learning_rate: float | Schedule,
     *,

@@ -12,12 +12,14 @@ import tensorflow as tf
 from core.arguments import check_choice, check_count, check_fraction
 from core.optimizers.power_profile import gamma_of
 from core.optimizers.rates import as_dtype, newest_share, updates_after
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import State, Tensors, Transform, observer
 
 _DECAY = 0.999
 
 
 @gin.configurable
+@schedulable
 def ema(
     decay: float = _DECAY,
     *,

@@ -6,10 +6,12 @@ import tensorflow as tf
 from core.arguments import check_positive
 from core.optimizers.norms import LEAST, measured, measured_together
 from core.optimizers.rates import as_dtype
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Tensors, Transform, stateless
 
 
 @gin.configurable
+@schedulable
 def clip_by_value(max_value: float) -> Transform:
     """Clips every number of a gradient to the range [-max_value, max_value]."""
     check_positive(max_value=max_value)
@@ -21,6 +23,7 @@ def clip_by_value(max_value: float) -> Transform:
 
 
 @gin.configurable
+@schedulable
 def clip_by_norm(max_norm: float) -> Transform:
     """Scales each gradient separately to a norm of at most `max_norm`."""
     check_positive(max_norm=max_norm)
@@ -33,6 +36,7 @@ def clip_by_norm(max_norm: float) -> Transform:
 
 
 @gin.configurable
+@schedulable
 def clip_by_global_norm(max_norm: float) -> Transform:
     """Follows Pascanu et al. (2013), "On the difficulty of training recurrent neural networks".
 
@@ -60,7 +64,7 @@ def _scale(max_norm: Rate, norm: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
 
 def _least(max_norm: float) -> float:
     """Returns the smallest norm that is measured exactly; zero unless `max_norm` is so small that squares underflow."""
-    return LEAST if max_norm < 1e-12 else 0.0
+    return LEAST if isinstance(max_norm, tf.Tensor) or max_norm < 1e-12 else 0.0
 
 
 def unit_axes(x: tf.Tensor) -> list[int]:
@@ -74,6 +78,7 @@ def unit_norms(x: tf.Tensor) -> tf.Tensor:
 
 
 @gin.configurable
+@schedulable
 def adaptive_clip(clipping: float = 0.01, *, epsilon: float = 1e-3) -> Transform:
     """Follows Brock et al. (2021), "High-performance large-scale image recognition without normalization" (AGC).
 

@@ -12,10 +12,12 @@ from core.optimizers.norms import dot, sum_of_magnitudes
 from core.optimizers.prodigy import estimate, estimated_rates
 from core.optimizers.rates import as_dtype, updates_after
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def dadapt_adamw(
     learning_rate: float | Schedule = 1.0,
     *,

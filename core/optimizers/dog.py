@@ -10,10 +10,12 @@ from core.arguments import check_positive
 from core.optimizers.norms import global_norm
 from core.optimizers.rates import rate_at
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Rates, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def dog(learning_rate: float | Schedule = 1.0, *, initial_distance: float = 1e-6, epsilon: float = 1e-8) -> Transform:
     """Follows Ivgi et al. (2023), "DoG is SGD's best friend: a parameter-free dynamic step size schedule".
 

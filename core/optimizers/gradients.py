@@ -8,6 +8,7 @@ import tensorflow as tf
 from core.arguments import check_not_negative, check_rate
 from core.optimizers.decay import Decay
 from core.optimizers.rates import updates_after
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful, stateless
 from core.random import Rng
 
@@ -34,6 +35,7 @@ def weight_decay(rate: float | Schedule, *, only: Sequence[str] = ("*",), exclud
 
 
 @gin.configurable
+@schedulable
 def gradient_noise(eta: float = 0.01, *, gamma: float = 0.55, seed: int = 0) -> Transform:
     """Follows Neelakantan et al. (2015), "Adding gradient noise improves learning for very deep networks".
 

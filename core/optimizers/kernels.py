@@ -42,4 +42,6 @@ def kernels_keep(*betas: float, to: float) -> bool:
 
     The error is 1e-6 for β = 0.99, 1.3e-5 for 0.999 and 2e-4 for 0.9999. If it is larger, the rule uses no kernel.
     """
+    if any(isinstance(beta, tf.Tensor) for beta in betas):
+        return False
     return all(abs((1.0 - kernel_beta(beta, tf.float32)) / (1.0 - beta) - 1.0) <= to for beta in betas)

@@ -11,6 +11,7 @@ from core.optimizers.moments import adam_moments, check_adam, decaying_sums, sca
 from core.optimizers.norms import measured
 from core.optimizers.rates import as_dtype
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
@@ -33,6 +34,7 @@ def trust_ratios(
 
 
 @gin.configurable
+@schedulable
 def lamb(
     learning_rate: float | Schedule,
     *,
@@ -61,6 +63,7 @@ def lamb(
 
 
 @gin.configurable
+@schedulable
 def lars(
     learning_rate: float | Schedule,
     *,

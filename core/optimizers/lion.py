@@ -9,10 +9,12 @@ from core.arguments import check_fraction, check_rate
 from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, zeros
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def lion(
     learning_rate: float | Schedule,
     *,

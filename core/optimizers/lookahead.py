@@ -11,12 +11,14 @@ from core.choice import one_of
 from core.optimizers.chain import chain
 from core.optimizers.norms import measured_together
 from core.optimizers.rates import as_dtype, newest_share, updates_after
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rates, State, Tensors, Transform
 
 _RECENT = 0.9  # the decay of batch statistics at SAM's centre, measured in benchmarks/notes/averaged_statistics.md
 
 
 @gin.configurable
+@schedulable
 def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float = 0.5) -> Transform:
     """Follows Zhang et al. (2019), "Lookahead optimizer: k steps forward, 1 step back". Reads parameters and the step.
 
@@ -56,6 +58,7 @@ def lookahead(inner: Transform, *, sync_period: int = 5, slow_step_size: float =
 
 
 @gin.configurable
+@schedulable
 def sam(inner: Transform, *, rho: float = 0.05) -> Transform:
     """Follows Foret et al. (2021), "Sharpness-aware minimization for efficiently improving generalization".
 

@@ -7,10 +7,12 @@ from core.arguments import check_fraction, check_rate
 from core.optimizers.clipping import clip_by_norm
 from core.optimizers.moments import changes, zeros
 from core.optimizers.rates import as_dtype, rate_at
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Schedule, State, Tensors, Transform, stateful
 
 
 @gin.configurable
+@schedulable
 def mars(*, gamma: float | Schedule = 0.025, beta_1: float = 0.95, max_norm: float = 1.0) -> Transform:
     """Follows Yuan et al. (2024), "MARS: unleashing the power of variance reduction for training large models".
 

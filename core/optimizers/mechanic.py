@@ -10,10 +10,12 @@ from core.arguments import check_not_negative, check_positive, check_size
 from core.optimizers.chain import chain
 from core.optimizers.norms import dot, global_norm
 from core.optimizers.rates import as_dtype
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rates, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def mechanic(
     inner: Transform,
     *,

@@ -16,10 +16,12 @@ from core.optimizers.orthogonalise import NEWTON_SCHULZ, POLAR_EXPRESS, coeffici
 from core.optimizers.paths import matching
 from core.optimizers.rates import rate_at
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def muon(
     learning_rate: float | Schedule,
     *,
@@ -27,7 +29,7 @@ def muon(
     nesterov: bool = True,
     polynomials: str = NEWTON_SCHULZ,
     newton_schulz_steps: int = 5,
-    neuron_beta: float | None = None,
+    neuron_beta: float | Schedule | None = None,
     kernels: bool = False,
     weight_decay: float | Schedule = 0.0,
     epsilon: float = 1e-8,
@@ -52,7 +54,7 @@ def muon(
     check_rate(weight_decay=weight_decay)
     if not callable(momentum):
         check_fraction(momentum=momentum)
-    if neuron_beta is not None:
+    if neuron_beta is not None and not callable(neuron_beta):
         check_fraction(neuron_beta=neuron_beta)
     check_positive(epsilon=epsilon)
     check_size(newton_schulz_steps=newton_schulz_steps)
@@ -83,7 +85,7 @@ def muon(
         directions = orthogonalise_all(matrices, steps, epsilon)
         if neuron_beta is not None:
             means = {path: tf.reduce_mean(tf.square(o), 0) for path, o in directions.items()}
-            new["v"] = averages(state["v"], means, neuron_beta)
+            new["v"] = averages(state["v"], means, rate_at(neuron_beta, step))
             directions = {path: normalised(o, new["v"][path], epsilon) for path, o in directions.items()}
         for path, g in gradients.items():
             rows, columns = directions[path].shape

@@ -6,10 +6,12 @@ import tensorflow as tf
 from core.arguments import check_not_negative
 from core.optimizers.moments import zeros
 from core.optimizers.rates import as_dtype
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import State, Tensors, Transform, stateful
 
 
 @gin.configurable
+@schedulable
 def optimistic(beta: float = 1.0) -> Transform:
     """Follows Daskalakis et al. (2018), "Training GANs with optimism".
 

@@ -6,11 +6,13 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_count, check_not_negative, check_size
+from core.arguments import check_count, check_not_negative, check_size, is_scheduled
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rates, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def reduce_on_plateau(
     *,
     factor: float = 0.1,
@@ -26,13 +28,13 @@ def reduce_on_plateau(
     The means of `accumulate` losses are compared. After `patience` means without an improvement beyond the tolerances,
     the scale is multiplied by `factor`. Then the next `cooldown` means don't count towards `patience`.
     """
-    if not 0.0 < factor < 1.0:
+    if not is_scheduled(factor) and not 0.0 < factor < 1.0:
         raise ValueError(f"`factor` is {factor!r}; it makes updates smaller: use a number in (0, 1).")
     check_size(patience=patience, accumulate=accumulate)
     check_count(cooldown=cooldown)
     check_not_negative(relative_tolerance=relative_tolerance, absolute_tolerance=absolute_tolerance)
     check_not_negative(min_scale=min_scale)
-    if relative_tolerance > 1.0:
+    if not is_scheduled(relative_tolerance) and relative_tolerance > 1.0:
         raise ValueError(f"`relative_tolerance` is {relative_tolerance!r}; use a number in [0, 1].")
 
     def init(params: Tensors) -> State:

@@ -12,10 +12,12 @@ from core.optimizers.moments import adam_moments, adam_scalars, check_adam, zero
 from core.optimizers.norms import dot, sum_of_magnitudes
 from core.optimizers.rates import as_dtype, rate_at, updates_after
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Rates, RatesFunction, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def prodigy(
     learning_rate: float | Schedule = 1.0,
     *,

@@ -13,6 +13,7 @@ from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, zeros
 from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.shampoo import along, at_least_vector, gram
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 from core.random import Rng
@@ -74,6 +75,7 @@ def next_factors(factors: list[tf.Tensor], g: tf.Tensor, v: tf.Tensor, rate: Rat
 
 
 @gin.configurable
+@schedulable
 def psgd_kron(
     learning_rate: float | Schedule,
     *,

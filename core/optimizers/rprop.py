@@ -3,12 +3,14 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_positive
+from core.arguments import check_positive, is_scheduled
 from core.optimizers.moments import zeros
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import State, Tensors, Transform, stateful
 
 
 @gin.configurable
+@schedulable
 def rprop(
     initial_step_size: float = 0.01,
     *,
@@ -25,11 +27,11 @@ def rprop(
     """
     check_positive(initial_step_size=initial_step_size, min_step_size=min_step_size, max_step_size=max_step_size)
     check_positive(eta_minus=eta_minus, eta_plus=eta_plus)
-    if eta_minus >= 1.0:
+    if not is_scheduled(eta_minus) and eta_minus >= 1.0:
         raise ValueError(f"`eta_minus` is {eta_minus!r}; it makes steps smaller: use a number in (0, 1).")
-    if eta_plus <= 1.0:
+    if not is_scheduled(eta_plus) and eta_plus <= 1.0:
         raise ValueError(f"`eta_plus` is {eta_plus!r}; it makes steps larger: use a number above 1.")
-    if min_step_size > max_step_size:
+    if not (is_scheduled(min_step_size) or is_scheduled(max_step_size)) and min_step_size > max_step_size:
         raise ValueError(
             f"`min_step_size` is {min_step_size!r}, but `max_step_size` is {max_step_size!r}; make the first smaller."
         )

@@ -6,15 +6,17 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_not_negative, check_rate
+from core.arguments import check_not_negative, check_rate, is_scheduled
 from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, check_adam, squares, zeros
 from core.optimizers.rates import as_dtype, newest_share, updates_after, weight_seen
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def schedule_free_adamw(
     learning_rate: float | Schedule = 0.0025,
     *,
@@ -33,7 +35,7 @@ def schedule_free_adamw(
     check_adam(beta_1, beta_2, epsilon)
     check_rate(weight_decay=weight_decay)
     check_not_negative(weight_power=weight_power)
-    if beta_1 == 0.0:
+    if not is_scheduled(beta_1) and beta_1 == 0.0:
         raise ValueError("`beta_1` is 0.0; x is worked out from y and z by dividing by it: use a number in (0, 1).")
 
     decay = Decay(weight_decay)

@@ -3,15 +3,17 @@
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction
+from core.arguments import check_fraction, is_scheduled
 from core.errors import shown
 from core.optimizers.kernels import Kernel
 from core.optimizers.moments import decaying_sums, zeros
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def sgd(
     learning_rate: float | Schedule, *, momentum: float = 0.0, nesterov: bool = False, slots: str = "float32"
 ) -> Transform:
@@ -21,16 +23,17 @@ def sgd(
     al., each gradient enters the sum with its own update's rate.)
     """
     check_fraction(momentum=momentum)
-    if nesterov and not momentum:
+    sums_up = is_scheduled(momentum) or bool(momentum)
+    if nesterov and not sums_up:
         raise ValueError("`nesterov` is true, but `momentum` is 0.0; give the momentum, such as `momentum=0.9`.")
-    if slots != "float32" and not momentum:
+    if slots != "float32" and not sums_up:
         raise ValueError(
             f"`slots` is {shown(slots)}, but `momentum` is 0.0, and `sgd` without momentum has no slots; leave `slots` "
             "out, or give the momentum, such as `momentum=0.9`."
         )
 
     def scale(gradients: Tensors, state: State, params: Tensors, step: tf.Tensor, rate: Rate) -> tuple[Tensors, State]:
-        if not momentum:
+        if not sums_up:
             return scale_by_rate(gradients, rate), state
         ahead, sums = decaying_sums(state["momentum"], gradients, momentum, nesterov=nesterov)
         return scale_by_rate(ahead, rate), {"momentum": sums}
@@ -41,9 +44,9 @@ def sgd(
     def roll(**arguments: tf.Tensor) -> None:
         tf.raw_ops.ResourceApplyMomentum(use_nesterov=nesterov, **arguments)
 
-    if momentum:
+    if sums_up:
         kernel = Kernel(roll, {"accum": "momentum"}, lambda rate, t, dtype: {"lr": rate, "momentum": momentum})
     else:
         kernel = Kernel(descend, {}, lambda rate, t, dtype: {"lr": rate})
-    init = zeros("momentum") if momentum else zeros()
+    init = zeros("momentum") if sums_up else zeros()
     return rule("sgd", init, scale, learning_rate, kernel=kernel, linear=True, slots=slots)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from core.arguments import check_fraction, check_positive, check_size
 from core.optimizers.moments import decaying_sums, zeros
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
@@ -41,6 +42,7 @@ def along(x: tf.Tensor, axis: int, matrix: tf.Tensor) -> tf.Tensor:
 
 
 @gin.configurable
+@schedulable
 def shampoo(
     learning_rate: float | Schedule,
     *,

@@ -12,6 +12,7 @@ from core.optimizers.decay import Decay
 from core.optimizers.moments import adam_scalars, check_adam, moved, zeros
 from core.optimizers.rates import as_dtype
 from core.optimizers.rule import rule
+from core.optimizers.scheduled import schedulable
 from core.optimizers.shampoo import along, gram
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
@@ -44,6 +45,7 @@ def turned(x: tf.Tensor, bases: Mapping[int, tf.Tensor], *, back: bool = False) 
 
 
 @gin.configurable
+@schedulable
 def soap(
     learning_rate: float | Schedule,
     *,

@@ -10,10 +10,12 @@ from core.choice import one_of
 from core.optimizers.decay import Decay
 from core.optimizers.moments import averages, moved, zeros
 from core.optimizers.rule import rule, scale_by_rate
+from core.optimizers.scheduled import schedulable
 from core.optimizers.transform import Curvature, Rate, Schedule, State, Tensors, Transform
 
 
 @gin.configurable
+@schedulable
 def sophia(
     learning_rate: float | Schedule,
     *,

@@ -54,6 +54,11 @@ adamw.no_decay = ["b"]
 python -m trainers.main --gin_file=rules.gin --gin_param='steps = 200'
 ```
 
+Any number of an optimizer may be a schedule, as in `adamw.beta_1 = @linear()`. Such an optimizer uses no fused kernel.
+
+`sophia.estimator = "gauss_newton_bartlett"` needs `Update(sampled_loss=...)`, a loss on labels drawn from the model.
+The shipped classifiers and language models have one.
+
 Newer optimizers, for a gradient g, or G of a matrix [m, n], parameters θ and rate η. The state is in values; Adam's is
 2mn:
 
