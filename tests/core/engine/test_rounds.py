@@ -241,6 +241,41 @@ def test_a_round_ends_in_the_mean_of_trainings_of_the_replicas_own(task):
     assert len(met.collectives) == 1
 
 
+class Orthogonal(Task):
+    """Trains a matrix by Muon."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.net = layers.Linear(3, 4, rng=rng.fold("net"))
+
+    def phases(self):
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=muon(0.02))]
+
+    def loss(self, batch, rng):
+        return Loss(tf.square(tf.reduce_sum(tf.nn.tanh(self.net(batch["x"])), 1) - batch["y"]))
+
+
+@pytest.mark.long
+def test_muon_within_rounds_and_nesterov_between_them():
+    """Outer SGD moves the weights along the replicas' mean change; Muon's momentum is averaged."""
+    rate, decay = OUTER
+    outer = sgd(rate, momentum=decay, nesterov=True)
+    found = Training(Orthogonal, 2, 3, outer=outer, microbatches=2).train()
+    halves = [{key: halved(x, replica) for key, x in DATA.items()} for replica in range(2)]
+    alone, momentum = Training(Orthogonal, 1, data=halves[0], microbatches=2), {}
+    values = alone.initial
+    for first in range(0, STEPS, 3):
+        ends = [alone.restart(half, values).train(first, first + 3) for half in halves]
+        means = {path: np.mean([end[path] for end in ends], axis=0).astype(x.dtype) for path, x in values.items()}
+        for path in ("task/net/w", "task/net/b"):
+            way_back = values[path] - means[path]
+            momentum[path] = decay * momentum.get(path, 0.0) + way_back
+            means[path] = values[path] - rate * (decay * momentum[path] + way_back)
+        values = means
+    for path, value in values.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-5, atol=2e-6, err_msg=path)
+
+
 @pytest.mark.long
 def test_run_resumed_between_rounds_has_the_same_bits():
     """A run hands on its variables alone: state elsewhere would be that of the whole run's end."""
