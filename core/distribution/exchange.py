@@ -3,13 +3,17 @@
 Values are `[microbatches, rows, ...]`, and their rows are sharded over the replicas.
 """
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from core.distribution.ledger import GRADIENTS, STATISTICS, VALUES, Collective, Ledger
+from core.distribution.ledger import GRADIENTS, PRECONDITIONERS, STATISTICS, VALUES, Collective, Ledger
 from core.errors import ConfigurationError
+from core.optimizers.sharing import Sharing, sharing
 from core.tensorflow_private import cross_device_ops
 
 _LARGE = 1 << 14  # numbers
@@ -117,6 +121,13 @@ class Exchange:
             size = sum(x.dtype.size * x.shape.num_elements() for x in flat)
             dtypes = " + ".join(dict.fromkeys(x.dtype.name for x in flat))
             self.ledger.add(Collective(phase, GRADIENTS, dtypes, size))
+
+    def sharing(self, phase: str) -> AbstractContextManager[None]:
+        """Returns a context in which rules with `sharded=True` split their work over the replicas of this one."""
+        if self.replicas == 1 or tf.distribute.in_cross_replica_context():
+            return contextlib.nullcontext()
+        total = functools.partial(self.sum, phase=phase, what=PRECONDITIONERS)
+        return sharing(Sharing(replica_here(), self.replicas, total))
 
     def sum_statistics(self, phase: str) -> Callable[[Any], Any]:
         """Returns a function that sums `Statistics` over the replicas, for synchronised layers of `phase`."""

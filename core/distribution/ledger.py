@@ -10,6 +10,7 @@
 from typing import NamedTuple
 
 GRADIENTS, FIGURES, STATISTICS, ROWS, VALUES = "gradients", "figures", "statistics", "rows", "values"
+PRECONDITIONERS = "preconditioners"
 VARIABLES = "variables"
 
 

@@ -1,5 +1,6 @@
 """Runs a phase on the devices that its plan names: accumulation loop, backward pass and update."""
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -271,16 +272,18 @@ class PhaseRunner:
     def _written(self, plan: Plan, reduced: Accumulated, healthy: tf.Tensor) -> Any:
         assert isinstance(plan.phase, Update)
         limit = self._limits[plan.name] if self._limits else None
-        return write_update(
-            plan.phase,
-            self.optimizers[plan.name],
-            reduced,
-            healthy,
-            weighted=plan.weighted,
-            limit=limit,
-            loss_scale=self.loss_scales.get(plan.name),
-            parts=plan.microbatches * plan.replicas,
-        )
+        optimizer = self.optimizers[plan.name]
+        with self.exchange.sharing(plan.name) if optimizer.sharded else contextlib.nullcontext():
+            return write_update(
+                plan.phase,
+                optimizer,
+                reduced,
+                healthy,
+                weighted=plan.weighted,
+                limit=limit,
+                loss_scale=self.loss_scales.get(plan.name),
+                parts=plan.microbatches * plan.replicas,
+            )
 
     def _factor(self, plan: Plan) -> Factor | None:
         """Returns the factor of an update's loss, or None if the loss isn't scaled."""

@@ -12,11 +12,12 @@ from core.optimizers.chain import chain
 from core.optimizers.decay import Decay
 from core.optimizers.groups import partition
 from core.optimizers.moments import averages, look_ahead, zeros
-from core.optimizers.orthogonalise import NEWTON_SCHULZ, POLAR_EXPRESS, coefficients, orthogonalise_all
+from core.optimizers.orthogonalise import NEWTON_SCHULZ, POLAR_EXPRESS, coefficients, cost, orthogonalise_all
 from core.optimizers.paths import matching
 from core.optimizers.rates import rate_at
 from core.optimizers.rule import rule, scale_by_rate
 from core.optimizers.scheduled import schedulable
+from core.optimizers.sharing import ask, in_shares
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 
@@ -36,6 +37,7 @@ def muon(
     other: Transform | None = None,
     other_for: Sequence[str] = (),
     slots: str = "float32",
+    sharded: bool = False,
 ) -> Transform:
     """Follows Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Decay reads parameters.
 
@@ -50,6 +52,8 @@ def muon(
 
     `neuron_beta`, such as 0.95, follows Li et al. (2025), "NorMuon": the orthogonal direction o of each output is
     divided by √v + ε, where v is a moving average of the mean of o² over inputs. The matrix keeps its norm.
+
+    With `sharded`, each replica orthogonalises a part of the matrices, and gets the others from their replicas.
     """
     check_rate(weight_decay=weight_decay)
     if not callable(momentum):
@@ -71,6 +75,8 @@ def muon(
         return {path: "matrix" if is_matrix(path) else "other" for path in params}
 
     def init(params: Tensors) -> State:
+        if sharded:
+            ask("muon")
         momenta = zeros("momentum")(params)
         if neuron_beta is None:
             return momenta
@@ -82,7 +88,12 @@ def muon(
         # The corrections of Nadam, as in Optax. Only their ratio matters: the norm is divided out.
         ahead = look_ahead(new["momentum"], gradients, step, beta) if nesterov else new["momentum"]
         matrices = {path: x if len(x.shape) == 2 else tf.reshape(x, [-1, x.shape[-1]]) for path, x in ahead.items()}
-        directions = orthogonalise_all(matrices, steps, epsilon)
+        directions = in_shares(
+            lambda own: orthogonalise_all({path: matrices[path] for path in own}, steps, epsilon),
+            {path: cost(x) for path, x in matrices.items()},
+            matrices,
+            sharded=sharded,
+        )
         if neuron_beta is not None:
             means = {path: tf.reduce_mean(tf.square(o), 0) for path, o in directions.items()}
             new["v"] = averages(state["v"], means, rate_at(neuron_beta, step))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from core.optimizers.sharing import is_sharing
 from core.optimizers.transform import Tensors
 from core.tracing import in_xla, in_xla_on_cpu
 
@@ -27,7 +28,9 @@ def global_norm(tensors: Tensors) -> tf.Tensor:
     wide = _widest(list(tensors.values()))
     halves = [half_of_squares(x if x.dtype.size >= 4 else tf.cast(x, wide)) for x in tensors.values()]
     # Doubled after they are added up: a mesh then reduces all tensors' parts at once.
-    return tf.sqrt(2.0 * tf.add_n([tf.cast(x, wide) for x in halves]))
+    halves = [tf.cast(x, wide) for x in halves]
+    # `add_n` adds first what it may overwrite. Outside of a condition that differs between replicas, and so would sums.
+    return tf.sqrt(2.0 * (tf.reduce_sum(tf.stack(halves)) if is_sharing() else tf.add_n(halves)))
 
 
 def dot(x: Tensors, y: Tensors) -> tf.Tensor:

@@ -12,7 +12,7 @@
 import functools
 import math
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,7 @@ from core.choice import one_of
 from core.errors import did_you_mean
 from core.optimizers.chain import chain
 from core.optimizers.paths import nearest_path
+from core.optimizers.sharing import is_sharing, noticing_sharded
 from core.optimizers.slots import assign, make_slot, read, read_all, working_dtype
 from core.optimizers.transform import Slots, Tensors, Transform, Variables
 from core.tracing import computes_by_parts, in_xla, no_python_values
@@ -44,6 +45,8 @@ class Optimizer:
     `ema`, needs statistics of the weights that evaluation reads: `average_statistics` computes them.
     """
 
+    sharded: Sequence[str] = ()  # the rules whose work replicas share
+
     def __init__(
         self,
         transform: Transform,
@@ -64,7 +67,9 @@ class Optimizer:
                 )
         self.transform = chain(transform)  # so that a slot has the same name alone and in a chain
         self.parameters = dict(parameters)
-        initial = self.transform.init(read(self.parameters))
+        with noticing_sharded() as sharded:
+            initial = self.transform.init(read(self.parameters))
+        self.sharded = sharded
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.slots = {
             slot: {
@@ -142,6 +147,7 @@ class Optimizer:
                 value=value,
                 apply_if=apply_if,
                 fused=fused,
+                collective=bool(self.sharded) and is_sharing(),
             )
         self.step.assign_add(1 if apply_if is None else tf.cast(apply_if, tf.int64))
 
@@ -241,9 +247,13 @@ def apply_in_place(
     value: tf.Tensor | None = None,
     apply_if: tf.Tensor | None = None,
     fused: bool = True,
+    collective: bool = False,
 ) -> None:
-    """Updates `params` and `slots` in place, with `transform.fused` if that is faster, else with `transform.update`."""
-    if apply_if is not None:
+    """Updates `params` and `slots` in place, with `transform.fused` if that is faster, else with `transform.update`.
+
+    A `collective` update sends tensors between replicas, which is impossible within a condition: only its writes are.
+    """
+    if apply_if is not None and not collective:
         # A condition costs a tenth of a small update; selecting every value doubles its time. So use a condition with a
         # kernel, and under XLA, which otherwise copies all slots first.
         write = functools.partial(
@@ -251,14 +261,21 @@ def apply_in_place(
         )
         tf.cond(apply_if, write, lambda: None)
         return
-    if fused and not in_xla() and transform.fused and _suits_kernels(params.values()):
+    if fused and not collective and not in_xla() and transform.fused and _suits_kernels(params.values()):
         transform.fused(gradients, slots, params, step=step, value=value)
         return
     state, before = read_all(slots), read(params)
     updates, new_state = transform.update(gradients, state, before, step=step, value=value)
-    for path, variable in params.items():
-        variable.assign_add(tf.cast(updates[path], variable.dtype))
-    assign(slots, new_state)
+
+    def write_all() -> None:
+        for path, variable in params.items():
+            variable.assign_add(tf.cast(updates[path], variable.dtype))
+        assign(slots, new_state)
+
+    if apply_if is None:
+        write_all()
+    else:
+        tf.cond(apply_if, write_all, lambda: None)
 
 
 def _suits_kernels(variables: Collection[tf.Variable]) -> bool:

@@ -59,6 +59,12 @@ def batches_pay() -> bool:
     return any(device.device_type != "CPU" for device in tf.config.list_logical_devices())
 
 
+def cost(matrix: tf.Tensor) -> float:
+    """Returns the multiplications of one step for a matrix, up to a factor."""
+    small, large = sorted(matrix.shape)
+    return float(small * small * (2 * large + small))
+
+
 def orthogonalise_all(
     matrices: Mapping[str, tf.Tensor], polynomials: Coefficients, epsilon: float
 ) -> dict[str, tf.Tensor]:

@@ -15,6 +15,7 @@ from core.optimizers.rates import as_dtype, rate_at, updates_after, weight_seen
 from core.optimizers.rule import rule, scale_by_rate
 from core.optimizers.scheduled import schedulable
 from core.optimizers.shampoo import along, at_least_vector, gram
+from core.optimizers.sharing import ask, in_shares
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 from core.random import Rng
 
@@ -86,6 +87,7 @@ def psgd_kron(
     max_size: int = 8192,
     seed: int = 0,
     no_decay: Sequence[str] = (),
+    sharded: bool = False,
 ) -> Transform:
     """Follows Li (2015), "Preconditioned stochastic gradient descent", and Li (2022), as the authors' `kron` does.
 
@@ -95,7 +97,8 @@ def psgd_kron(
 
     The factors move in a share `factor_share` of the updates, which `seed` and the step choose. By default they move in
     the first 500 updates, then in exp((500 - t) / 1000) of them, and at last in 3 %. Factors of vectors, scalars and
-    axes longer than `max_size` are diagonal.
+    axes longer than `max_size` are diagonal. With `sharded`, each replica moves a part of the factors, and gets the
+    others in each update.
     """
     share = annealed if factor_share is None else factor_share
     check_rate(weight_decay=weight_decay, factor_share=share)
@@ -105,6 +108,8 @@ def psgd_kron(
     decay = Decay(weight_decay, no_decay)
 
     def init(params: Tensors) -> State:
+        if sharded:
+            ask("psgd_kron")
         state = {slot: dict(values) for slot, values in zeros("m")(params).items()}
         for path, param in params.items():
             p = at_least_vector(param)
@@ -121,14 +126,27 @@ def psgd_kron(
         new["m"] = averages(state["m"], gradients, beta_1)
         seen = weight_seen(beta_1, updates_after(step))
         directions: dict[str, tf.Tensor] = {}
+        means = {path: at_least_vector(new["m"][path] / as_dtype(seen, g)) for path, g in gradients.items()}
+        known = {path: [state[f"factor_{i}"][path] for i in range(len(g.shape))] for path, g in means.items()}
+
+        def moved(paths: Sequence[str]) -> dict[str, list[tf.Tensor]]:
+            found = {}
+            for path in paths:
+                g, factors = means[path], known[path]
+                v = tf.cast(rng.fold(path).normal(g.shape), g.dtype)
+                fresh = functools.partial(next_factors, factors, g, v, factor_rate)
+                found[path] = tf.cond(due, fresh, lambda factors=factors: factors)
+            return found
+
+        def cost(path: str) -> float:
+            sizes, of_factors = means[path].shape, [math.prod(factor.shape) for factor in known[path]]
+            return float(sum(math.prod(sizes) / n * f + f**1.5 for n, f in zip(sizes, of_factors, strict=True)))
+
+        costs = {path: cost(path) for path in means}
+        factors_of = in_shares(moved, costs, known, sharded=sharded)
         for path, gradient in gradients.items():
-            g = at_least_vector(new["m"][path] / as_dtype(seen, gradient))
-            factors = [state[f"factor_{axis}"][path] for axis in range(len(g.shape))]
-            v = tf.cast(rng.fold(path).normal(g.shape), g.dtype)
-            fresh = functools.partial(next_factors, factors, g, v, factor_rate)
-            factors = tf.cond(due, fresh, lambda factors=factors: factors)
-            direction = g
-            for axis, factor in enumerate(factors):
+            g = direction = means[path]
+            for axis, factor in enumerate(factors_of[path]):
                 new[f"factor_{axis}"][path] = factor
                 direction = times_factor(times_factor(direction, axis, factor), axis, factor, transposed=True)
             clip = clip_by_norm(_LARGEST_RMS * math.prod(g.shape) ** 0.5)

@@ -14,6 +14,7 @@ from core.optimizers.rates import as_dtype
 from core.optimizers.rule import rule
 from core.optimizers.scheduled import schedulable
 from core.optimizers.shampoo import along, gram
+from core.optimizers.sharing import ask, in_shares
 from core.optimizers.transform import Rate, Schedule, State, Tensors, Transform
 
 _BASIS = "basis_"  # and the axis: a slot's name
@@ -56,6 +57,7 @@ def soap(
     basis_every: int = 10,
     max_size: int = 10_000,
     no_decay: Sequence[str] = (),
+    sharded: bool = False,
 ) -> Transform:
     """Follows Vyas et al. (2024), "SOAP: improving and stabilizing Shampoo using Adam".
 
@@ -65,7 +67,8 @@ def soap(
 
     As in the authors' code, the first update only measures L and R. Each axis of a kernel has its matrix. Vectors,
     scalars and axes longer than `max_size` keep their coordinates. Where no gradient has reached yet, the basis is
-    arbitrary, so results for other numbers of replicas differ by more than rounding.
+    arbitrary, so results for other numbers of replicas differ by more than rounding. With `sharded`, each replica
+    computes a part of the bases, and gets the others in each update.
     """
     check_rate(weight_decay=weight_decay)
     check_adam(beta_1, beta_2, epsilon)
@@ -76,6 +79,8 @@ def soap(
         return [axis for axis, size in enumerate(p.shape) if 1 < size <= max_size] if len(p.shape) > 1 else []
 
     def init(params: Tensors) -> State:
+        if sharded:
+            ask("soap")
         state = {slot: dict(values) for slot, values in zeros("m", "v")(params).items()}
         for path, p in params.items():
             for axis in axes(p):
@@ -88,7 +93,7 @@ def soap(
         t = tf.cast(tf.maximum(step, 1), tf.float32)  # the first update doesn't count
         alpha, epsilon_hat = adam_scalars(t, beta_1, beta_2, epsilon, -rate)
         new: dict[str, dict[str, tf.Tensor]] = {slot: {} for slot in state}
-        updates = {}
+        updates, totals, known = {}, dict[str, tf.Tensor](), dict[str, tf.Tensor]()
         for path, g in gradients.items():
             bases = {axis: state[f"{_BASIS}{axis}"][path] for axis in axes(g)}
             old_m, old_v = state["m"][path], state["v"][path]
@@ -99,10 +104,21 @@ def soap(
             new["m"][path], new["v"][path] = one_of(first, old_m, m), one_of(first, old_v, v)
             for axis, basis in bases.items():
                 total = moved(state[f"gram_{axis}"][path], gram(g, axis), 1.0 - beta_2)
-                new[f"gram_{axis}"][path] = total
-                again = functools.partial(closer, total, basis)
-                fresh = functools.partial(tf.cond, first, functools.partial(eigenvectors, total), again)
-                new[f"{_BASIS}{axis}"][path] = tf.cond(due, fresh, lambda basis=basis: basis)
+                new[f"gram_{axis}"][path] = totals[f"{_BASIS}{axis}/{path}"] = total
+                known[f"{_BASIS}{axis}/{path}"] = basis
+
+        def next_bases(keys: Sequence[str]) -> Tensors:
+            found = {}
+            for key in keys:
+                again = functools.partial(closer, totals[key], known[key])
+                fresh = functools.partial(tf.cond, first, functools.partial(eigenvectors, totals[key]), again)
+                found[key] = tf.cond(due, fresh, lambda key=key: known[key])
+            return found
+
+        costs = {key: float(x.shape[0]) ** 3 for key, x in known.items()}
+        for key, basis in in_shares(next_bases, costs, known, sharded=sharded).items():
+            slot, _, path = key.partition("/")
+            new[slot][path] = basis
         decayed = decay.add(updates, params, step, factor=-rate)
         # A product, so that NaN stays.
         return {path: u * tf.cast(~first, u.dtype) for path, u in decayed.items()}, new

@@ -1,10 +1,11 @@
-"""Checks for strategies that can't place phases or networks on one device."""
+"""Checks for strategies that can't place phases or networks on one device, nor share the work of an update."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from core.arguments import listed
 from core.errors import ConfigurationError
+from core.optimizers import Optimizer
 from core.task import ONE_DEVICE, Compute, Placement, Task, Update
 
 
@@ -30,4 +31,13 @@ def check_places(task: Task, *, placements: Mapping[str, Placement], one_device:
             raise ConfigurationError(
                 f"phase `{phase.name}` of `{name}` trains by `{phase.optimizer.name}`, which estimates the curvature "
                 f"of its loss on replicas only. {instead}"
+            )
+
+
+def refuse_sharded(optimizers: Iterable[Optimizer], *, instead: str) -> None:
+    """Raises an error if a rule splits its work over replicas (`sharded=True`). The text ends with `instead`."""
+    for optimizer in optimizers:
+        for rule in optimizer.sharded:
+            raise ConfigurationError(
+                f"`{rule}.sharded` splits an update over replicas that take each step together. {instead}"
             )

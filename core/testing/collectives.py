@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from core.arguments import listed
-from core.distribution.ledger import FIGURES, GRADIENTS, ROWS, STATISTICS, VALUES, Collective
+from core.distribution.ledger import FIGURES, GRADIENTS, PRECONDITIONERS, ROWS, STATISTICS, VALUES, Collective
 from core.errors import did_you_mean
 from core.task import Batch
 from core.testing.replicas import Factory, Run, assemble, describe, on_virtual_cpus
@@ -18,6 +18,7 @@ KINDS = {
     STATISTICS: "A synchronised layer (`sync=True`) sums once forward and once backward.",
     ROWS: "`all_rows` gathers once forward and, for a gradient, once backward.",
     VALUES: "Values move between phases of different `placement`.",
+    PRECONDITIONERS: "A rule with `sharded=True` gathers what each replica computed.",
     FIGURES: "An `Update` with `through` sums its figures by themselves.",
 }
 

@@ -243,6 +243,7 @@ ANY = {
     "staircase",
     "scale_by_parameter",
     "kernels",
+    "sharded",
 }  # the type has no wrong value
 
 

@@ -56,6 +56,9 @@ python -m trainers.main --gin_file=rules.gin --gin_param='steps = 200'
 
 Any number of an optimizer may be a schedule, as in `adamw.beta_1 = @linear()`. Such an optimizer uses no fused kernel.
 
+On replicas, `sharded = True` of `muon`, `soap` and `psgd_kron` splits the costly part of an update: each replica
+computes a share, and a collective gathers the results.
+
 `sophia.estimator = "gauss_newton_bartlett"` needs `Update(sampled_loss=...)`, a loss on labels drawn from the model.
 The shipped classifiers and language models have one.
 

@@ -29,7 +29,7 @@ class MeasuredUpdate(Optimizer):
 
     def __init__(self, optimizer: Optimizer):
         self.transform, self.parameters = optimizer.transform, optimizer.parameters
-        self.step, self.slots = optimizer.step, optimizer.slots
+        self.step, self.slots, self.sharded = optimizer.step, optimizer.slots, optimizer.sharded
         self._estimate: Tensors | None = None  # of the curvature, for the next `apply`
         self.averaged_statistics = {}  # no averages are moved
         self.modules: dict[str, list[str]] = {}

@@ -17,6 +17,7 @@ from core.optimizers.narrow_slots import is_codes
 from core.optimizers.soap import is_basis
 from core.parallel.local_steps.exchange import LocalExchange
 from core.parallel.local_steps.rounds import Rounds
+from core.parallel.places import refuse_sharded
 from core.task import Compute, Phase, Update
 
 _OR = "or leave `Trainer.local_steps` out."
@@ -66,6 +67,7 @@ def check_local_steps(assembly: Assembly, *, global_batch_size: int, outer: Tran
         _check_looks_at_no_loss(outer)
         _check_copies(assembly, outer)
     _check_averages(assembly)
+    refuse_sharded(assembly.optimizers.values(), instead=f"Leave it out, {_OR}")
     if assembly.strategy.num_replicas_in_sync == 1:
         return
     alone = [path for path, v in assembly.variables.items() if id(v) in assembly.one_device_ids]

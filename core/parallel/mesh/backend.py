@@ -22,7 +22,7 @@ from core.parallel.mesh.program import MeshProgram
 from core.parallel.mesh.scope import AxesByPath, made_in_layout
 from core.parallel.mesh.strategy import MeshStrategy
 from core.parallel.mesh.variable import layout
-from core.parallel.places import check_places
+from core.parallel.places import check_places, refuse_sharded
 from core.task import Placement, Task, Update
 
 T = TypeVar("T")
@@ -207,7 +207,12 @@ def check_on_mesh(
 
 
 def check_slots_on_mesh(optimizers: Iterable[Optimizer]) -> None:
-    """Raises an error for an optimizer with narrow slots: a mesh can't shard their rounding and their blocks."""
+    """Raises an error for an optimizer with narrow slots: a mesh can't shard their rounding and their blocks.
+
+    Also raises an error for rules with `sharded=True`.
+    """
+    optimizers = list(optimizers)
+    refuse_sharded(optimizers, instead=_INSTEAD)
     for optimizer in optimizers:
         for name, slot in optimizer.variables.items():
             if is_narrow(slot):

@@ -9,10 +9,11 @@ import tensorflow as tf
 from core.distribution import Backend, Exchange, register
 from core.engine import Progress, TrainStep
 from core.errors import ConfigurationError
+from core.optimizers import Optimizer
 from core.parallel.parameter_server.chunk import ServedChunk, ServedProgram
 from core.parallel.parameter_server.exchange import ServedExchange
 from core.parallel.parameter_server.strategy import ServedStrategy
-from core.parallel.places import check_places
+from core.parallel.places import check_places, refuse_sharded
 from core.task import Phase, Placement, Task, Update
 
 _INSTEAD = (
@@ -45,6 +46,10 @@ class ServedBackend(Backend):
     ) -> None:
         """Raises an error for placements, history, and a `divide_by_staleness` that can't change the step size."""
         check_served(self.strategy, task, phases, placements=placements, one_device=one_device)
+
+    def check_optimizers(self, task: Task, optimizers: Sequence[Optimizer]) -> None:
+        """Raises an error for rules with `sharded=True`."""
+        refuse_sharded(optimizers, instead=_INSTEAD)
 
     def check_local_steps(self) -> None:
         """Raises a `ConfigurationError` for local steps, because workers never wait for each other."""
