@@ -6,12 +6,14 @@
 TensorShape([2, 4, 4, 1])
 """
 
+import math
 from typing import Any
 
 import gin
 import tensorflow as tf
 
 from core.arguments import check_fraction, check_size
+from core.errors import shown
 from core.random import Rng
 
 
@@ -75,6 +77,9 @@ def random_erasing(
     with a uniform logarithm. Sides longer than the image's are cut; the paper would draw again.
     """
     check_fraction(probability=probability)
+    for name, limits in (("area", area), ("aspect", aspect)):
+        if not 0.0 < limits[0] <= limits[1] < math.inf:
+            raise ValueError(f"`{name}` is {shown(limits)}; give two numbers above 0, the smaller one first.")
     _, height, width, _ = images.shape
     chance, share, ratio, y, x = tf.unstack(rng.wide.rows.uniform(_rows(images), 5), axis=1)
     pixels = (area[0] + (area[1] - area[0]) * share) * (height * width)

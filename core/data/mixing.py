@@ -20,6 +20,7 @@ def mixup(images: tf.Tensor, labels: tf.Tensor, rng: Rng, *, alpha: float = 0.2)
 
     λ has the distribution Beta(`alpha`, `alpha`). Each row draws its own; the paper draws one for each batch.
     """
+    check_positive(alpha=alpha)
     others, other_labels, unit = _partners(images, labels, rng)
     share = _beta(unit, alpha)
     return _blend(images, others, share[:, None, None, None]), _blend(labels, other_labels, share[:, None])
@@ -32,6 +33,7 @@ def cutmix(images: tf.Tensor, labels: tf.Tensor, rng: Rng, *, alpha: float = 1.0
     The rectangle has the image's shape and the share 1 − λ of its area, with λ of Beta(`alpha`, `alpha`). Its centre is
     anywhere, and parts outside the image are cut. Labels [rows, classes] are mixed by the pixels that remain.
     """
+    check_positive(alpha=alpha)
     others, other_labels, unit = _partners(images, labels, rng)
     _, height, width, _ = images.shape
     side = tf.sqrt(1.0 - _beta(unit, alpha))
@@ -55,7 +57,6 @@ def _partners(images: tf.Tensor, labels: tf.Tensor, rng: Rng) -> tuple[tf.Tensor
 
 def _beta(unit: tf.Tensor, alpha: float) -> tf.Tensor:
     """Returns the quantiles `unit` of Beta(`alpha`, `alpha`)."""
-    check_positive(alpha=alpha)
     if alpha == 1.0:
         return unit
     low, high = tf.zeros_like(unit), tf.ones_like(unit)

@@ -11,7 +11,7 @@ import gin
 import tensorflow as tf
 
 from core import initializers, layers
-from core.arguments import check_size
+from core.arguments import check_fraction, check_size
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
@@ -61,6 +61,7 @@ class ConvNeXt(Module):
     ):
         super().__init__()
         check_size(in_channels=in_channels, num_classes=num_classes, patch=patch)
+        check_fraction(drop_path=drop_path)
         if len(channels) != len(blocks) or not blocks:
             raise ValueError(
                 f"`channels` is {list(channels)} and `blocks` is {list(blocks)}; give both one number for each stage."

@@ -13,7 +13,7 @@ import gin
 import tensorflow as tf
 
 from core import initializers, layers
-from core.arguments import check_choice, check_size, is_count
+from core.arguments import check_choice, check_fraction, check_size, is_count
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
@@ -84,6 +84,7 @@ class ViT(Module):
         super().__init__()
         height, width, channels = image_shape
         check_size(num_classes=num_classes, patch=patch, size=size, num_layers=num_layers, num_heads=num_heads)
+        check_fraction(dropout=dropout, drop_path=drop_path)
         check_choice("pool", pool, ("token", "mean"))
         if height % patch or width % patch:
             raise ValueError(f"`patch` is {patch}, which doesn't divide images of {height}x{width} pixels.")

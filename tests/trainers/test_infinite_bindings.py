@@ -59,6 +59,8 @@ GIVEN = {
     "rates": lambda number: [0.1, number],
     "weights": lambda number: [0.1, number],
     "fill": lambda number: {"x": number},
+    "area": lambda number: (0.02, number),
+    "aspect": lambda number: (0.3, number),
     "section_deadlines": lambda number: {"step": number},
 }
 

@@ -19,7 +19,6 @@ from typing import Any
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 
-from core import checkpoint
 from core.disk import write_whole
 from core.errors import ConfigurationError, TapeloopError, shown
 from trainers.curvature.plot import drawn
@@ -68,6 +67,8 @@ def run(flags: FlagValues) -> int:
         with native_stderr_in(None):
             found = measured(flags, flags.step)
             if flags.plot:
+                from core import checkpoint
+
                 there = checkpoint.steps_in(Workdir(Path(flags.run[0])).checkpoints)
                 before = [measured(flags, step) for step in there if step < found["step"]]
                 write_whole({Path(flags.plot): drawn([*before, found]).encode()})
