@@ -21,6 +21,8 @@ PEERS = {
     ],  # its dependencies are only needed by its models
     "jax": ["jax optax flax"],
     "torch": ["torch lightning"],
+    "transformers": ["torch transformers"],
+    "torchvision": ["torchvision safetensors numpy"],
     "kubernetes": ["kubeflow-training"],  # with the client of Kubernetes
 }
 

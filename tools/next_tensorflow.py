@@ -87,6 +87,7 @@ def failures(notes: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints what is missing and what fails; returns 1 if anything does."""
     parser = argparse.ArgumentParser(prog="python -m tools.next_tensorflow", description=__doc__.partition("\n\n")[2])
     parser.add_argument("--workdir", type=Path, required=True, help="where the environment and the notes stay")
     parser.add_argument("--tensorflow", default="tf-nightly", metavar="REQUIREMENT", help="what pip installs")

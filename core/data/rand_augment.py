@@ -78,7 +78,7 @@ def _coloured(images: tf.Tensor, which: tf.Tensor, strength: tf.Tensor) -> tf.Te
         "sharpness": blended(blurred(images), images, factor),
         "posterize": tf.floor(images * grain) / grain,
         "solarize": tf.where(images >= 1.0 - share, 1.0 - images, images),
-        "autocontrast": tf.math.divide_no_nan(images - low, high - low),
+        "autocontrast": tf.where(high > low, tf.math.divide_no_nan(images - low, high - low), images),
     }
     for name, values in made.items():
         images = _chosen(which, name, values, images)

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.environments import prepare
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
@@ -40,24 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     worst = 0.0
     with tempfile.TemporaryDirectory() as scratch:
-        environment = flags.environment or make_environment(Path(scratch) / "environment")
+        python = flags.environment / "bin" / "python" if flags.environment else prepare("transformers")
         for name, settings in MODELS.items():
             folder = Path(scratch) / name
             program = Path(__file__).with_name("in_transformers.py")
-            command = [environment / "bin" / "python", program, folder, json.dumps(settings)]
+            command = [python, program, folder, json.dumps(settings)]
             versions = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
             apart, size = compared(folder, settings)
             print(f"{name}: logits up to {size:.2f} differ by at most {apart:.1e} ({versions})", flush=True)
             worst = max(worst, apart)
     return int(not worst <= NEAR)
-
-
-def make_environment(folder: Path) -> Path:
-    """Makes an environment for the peer alone."""
-    venv.create(folder, with_pip=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "torch", "transformers"]
-    subprocess.run(install, check=True)
-    return folder
 
 
 def compared(folder: Path, settings: dict[str, int]) -> tuple[float, float]:

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from safetensors.numpy import save_file
 
+from benchmarks.environments import prepare
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     worst = 0.0
     with tempfile.TemporaryDirectory() as scratch:
-        python = (flags.environment or make_environment(Path(scratch) / "environment")) / "bin" / "python"
+        python = flags.environment / "bin" / "python" if flags.environment else prepare("torchvision")
         for depth in DEPTHS:
             folder = Path(scratch) / str(depth)
             folder.mkdir()
@@ -47,14 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"ResNet-{depth}: logits up to {size:.2f} differ by at most {apart:.1e} ({versions})", flush=True)
             worst = max(worst, apart / size)
     return int(not worst <= NEAR)
-
-
-def make_environment(folder: Path) -> Path:
-    """Makes an environment for the peer alone."""
-    venv.create(folder, with_pip=True)
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "torchvision", "safetensors", "numpy"]
-    subprocess.run(install, check=True)
-    return folder
 
 
 def in_torchvision(python: Path, action: str, folder: Path, depth: int) -> str:

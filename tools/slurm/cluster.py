@@ -69,19 +69,19 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._stop.close()
 
-    def run(self, *command: str | Path) -> str:
+    def run(self, *command: str | Path, variables: Mapping[str, str] | None = None) -> str:
         """Runs a command of Slurm where the controller is; returns what it prints."""
+        environment = {**self._environment, **(variables or {})}
         inside = ["nsenter", f"--net={self._namespace('ctl')}", *command]
-        done = subprocess.run(inside, env=self._environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(inside, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"`{' '.join(map(str, command))}` ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    def submit(self, *command: str | Path, output: Path, variables: Mapping[str, str] | None = None) -> str:
+    def submit(self, *command: str | Path, output: Path, variables: Mapping[str, str]) -> str:
         """Submits a batch job with the Python of this process; returns its number."""
-        self._environment.update({"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
-        self._environment.update(variables or {})
-        return self.run("sbatch", "--parsable", f"--output={output}", *command)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return self.run("sbatch", "--parsable", f"--output={output}", *command, variables={"PATH": path, **variables})
 
     def job(self, number: str) -> dict[str, str]:
         """Returns what Slurm says of a job: its `JobState`, as "RUNNING", how often it `Restarts`, and so on."""

@@ -203,6 +203,8 @@ def test_operations_of_rand_augment_are_those_of_torchvision():
     np.testing.assert_allclose(row_of("brightness", -1.0, image), 0.1 * image, rtol=1e-6)
     np.testing.assert_allclose(row_of("contrast", -1.0, image), 0.1 * image + 0.9 * image.mean(), rtol=1e-6)
     np.testing.assert_allclose(row_of("autocontrast", 1.0, image), (image - image.min()) / np.ptp(image), rtol=1e-6)
+    flat = np.full_like(image, 0.25)
+    np.testing.assert_array_equal(row_of("autocontrast", 1.0, flat), flat)
     np.testing.assert_array_equal(row_of("posterize", 1.0, image), np.floor(image * 16) / 16)
     np.testing.assert_array_equal(row_of("solarize", 0.5, image), np.where(image >= 0.5, 1 - image, image))
     sharp = row_of("sharpness", -1.0, image)
