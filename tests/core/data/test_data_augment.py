@@ -251,5 +251,6 @@ def test_shares_have_the_beta_distribution():
     found = _beta(unit, 0.5).numpy()
     np.testing.assert_allclose(found, np.sin(0.5 * np.pi * unit.numpy()) ** 2, atol=1e-6)  # the arcsine distribution
     np.testing.assert_array_equal(_beta(unit, 1.0), unit)
-    with pytest.raises(ValueError, match="`alpha` is 0"):
-        _beta(unit, 0.0)
+    for mix in (mixup, cutmix):
+        with pytest.raises(ValueError, match="`alpha` is 0"):
+            mix(RNG.uniform([4, 2, 2, 1]), tf.eye(4), RNG, alpha=0.0)
