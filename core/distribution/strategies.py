@@ -10,7 +10,7 @@ from core.cluster.topology import Cluster
 from core.distribution.connect_workers import connected
 from core.distribution.early import made_too_early
 from core.distribution.probe import check_exchange
-from core.distribution.virtual_devices import make_virtual_cpus
+from core.distribution.virtual_devices import made_virtual_cpus, make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError
 
 
@@ -119,7 +119,8 @@ STRATEGIES = (
 
 def _devices() -> list[str]:
     kinds = [device.device_type for device in tf.config.get_visible_devices()]  # renumbered, as in TensorFlow
-    return [f"{kind}:{kinds[:i].count(kind)}" for i, kind in enumerate(kinds)]
+    names = [f"{kind}:{kinds[:i].count(kind)}" for i, kind in enumerate(kinds)]
+    return names + [f"CPU:{i}" for i in range(1, made_virtual_cpus())]
 
 
 def _chosen(replicas: int | None, devices: Sequence[str] | None) -> list[str]:

@@ -69,6 +69,13 @@ def test_devices_that_a_machine_does_not_have_are_refused(arguments, says):
         mirrored(**arguments)
 
 
+def test_one_device_may_be_a_virtual_one():
+    mirrored(2)
+    assert one_device("CPU:1").run(lambda: tf.constant(1.0)).device.endswith("CPU:1")
+    with pytest.raises(ConfigurationError, match=r"`one_device.device` is 'CPU:64', but this machine has CPU:0, CPU:1"):
+        one_device("CPU:64")
+
+
 def test_gpus_are_those_that_the_process_may_see_numbered_anew(monkeypatch):
     seen = [types.SimpleNamespace(name=f"/physical_device:{name}", device_type=name[:3]) for name in ("CPU:0", "GPU:1")]
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: seen)

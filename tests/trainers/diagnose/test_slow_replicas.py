@@ -28,6 +28,14 @@ def test_a_slow_replica_is_named(tmp_path):
 
 
 @pytest.mark.long
+def test_the_step_without_the_first_replica_is_tried_on_a_virtual_device(tmp_path):
+    """The planted task sleeps there as well: its only replica is the first again."""
+    said, found = diagnose(tmp_path, f"{TWO}Planted.slow_replica = 0\nPlanted.seconds = 0.1")
+    assert "straggler: replica 0 on `CPU:0`" in said
+    assert [tried["line"] for tried in found["tried"]] == ["mirrored.devices = ['CPU:1']"]
+
+
+@pytest.mark.long
 def test_huge_gradients_are_named(tmp_path):
     said, found = diagnose(tmp_path, f"{TWO}Planted.unused = 2_000_000\nPlanted.link = 0.01")
     assert found["verdict"]["kind"] == "collectives", said
