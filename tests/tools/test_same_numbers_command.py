@@ -22,6 +22,7 @@ def test_equal_runs_have_no_differences():
         (FOUND._replace(lines=[{**LINE, "loss": 0.25}]), "`loss` of step 2 (train) was 0.5 and is 0.25"),
         (FOUND._replace(lines=[LINE, LINE]), "1 metric lines became 2"),
         (FOUND._replace(collectives=[]), "the collectives were"),
+        (Found(code=2, output="error: no scope"), "the exit code was 0 and is 2:\nerror: no scope"),
     ],
 )
 def test_difference_of_two_runs_is_named(now, says):
@@ -40,7 +41,7 @@ def test_renamed_paths_are_matched():
     [
         (["--against=HEAD", "--configs", "digits_lin"], "Did you mean `digits_linear`"),
         (["--against=HEAD", "--steps=1"], "2 or more"),
-        (["--against=HEAD", "--strategies", "servers"], "choose from"),
+        (["--against=HEAD", "--strategies", "pods"], "choose from"),
         (["--against=HEAD", "--renamed", "task/w"], "pairs"),
     ],
 )
@@ -62,6 +63,7 @@ def test_unknown_revision_is_named():
         ("mirrored", ["runtime/mirrored.gin", "mirrored.replicas = 2"]),
         ("mesh", ["runtime/mesh.gin"]),
         ("local_steps", ["runtime/mirrored.gin", "runtime/local_steps.gin", "Trainer.local_steps = 10"]),
+        ("servers", ["runtime/parameter_server.gin"]),
     ],
 )
 def test_case_has_the_files_and_bindings_of_its_strategy(strategy, words, tmp_path):
@@ -71,6 +73,7 @@ def test_case_has_the_files_and_bindings_of_its_strategy(strategy, words, tmp_pa
     flags += [f"--gin_param={word}" for word in words if "/" not in word]
     assert set(flags) <= set(order["flags"])
     assert ("summary" in order["modes"]) == (case.replicas > 1)
+    assert bool(order["launch"]) == (strategy == "servers")
 
 
 @pytest.mark.long

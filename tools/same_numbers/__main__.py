@@ -2,8 +2,9 @@
 
 Both revisions train every shipped configuration some steps with the command, on 1 and 2 replicas (or with other
 strategies), with 1 and 2 microbatches. Equal must be: the hashes of all variables, the optimizers' included; each
-metric of each line; and the collectives of a step. Image folders and texts are generated; the paper's CycleGAN and
-GPT-2 are made narrow.
+metric of each line; the collectives of a step; and the exit code, where a strategy refuses a configuration. Image
+folders and texts are generated; the paper's CycleGAN and GPT-2 are made narrow. Each case is compared once both have
+trained it.
 """
 
 import argparse
@@ -66,6 +67,7 @@ class Strategy(NamedTuple):
     runtime: Sequence[str]  # files of `configs/runtime`
     bindings: Sequence[str] = ()
     replicas: int = 1
+    launch: Sequence[str] = ()  # flags of `trainers.launch`, if it takes several processes
 
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -75,6 +77,8 @@ STRATEGIES: Mapping[str, Strategy] = {
     "local_steps": Strategy(
         ["mirrored", "local_steps"], ["mirrored.replicas = 2", "Trainer.local_steps = {half}"], replicas=2
     ),
+    # A single worker: the order of several is left to chance.
+    "servers": Strategy(["parameter_server"], launch=["--workers=1", "--ps=1"]),
 }
 
 
@@ -100,7 +104,7 @@ class Case(NamedTuple):
 
     def order(self, root: Path, folders: Path, steps: int, file: Path | None) -> dict[str, Any]:
         """Returns the request for `trains.py`: the flags, and the workdir below `root`."""
-        runtime, bindings, _ = STRATEGIES[self.strategy]
+        runtime, bindings, _, launch = STRATEGIES[self.strategy]
         folder = folders / FOLDERS.get(self.config, "")
         half = max(1, steps // 2)
         params = [change.format(folder=folder) for change in CHANGES.get(self.config, ())]
@@ -111,19 +115,21 @@ class Case(NamedTuple):
         files = [file or f"CHECKOUT/configs/{self.config}.gin"]
         files += [f"CHECKOUT/configs/runtime/{name}.gin" for name in runtime]
         return {
-            "name": str(self),
             "workdir": str(root / self.folder),
             "flags": [*(f"--gin_file={name}" for name in files), *(f"--gin_param={param}" for param in params)],
             "modes": ["train", "summary"] if self.replicas > 1 else ["train"],
+            "launch": launch,
         }
 
 
 class Found(NamedTuple):
     """Results of one case."""
 
-    variables: Mapping[str, str]  # hashes by path
-    lines: Sequence[Mapping[str, Any]]  # of metrics
-    collectives: Sequence[Sequence[str]]
+    variables: Mapping[str, str] = {}  # hashes by path
+    lines: Sequence[Mapping[str, Any]] = ()  # of metrics
+    collectives: Sequence[Sequence[str]] = ()
+    code: int = 0  # not 0 if the command refused the case
+    output: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,25 +139,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch, checkout_of(flags.against, Path(scratch)) as other:
         folders = Path(scratch) / "folders"
         _write_folders(folders)
-        orders = {}
-        for side, checkout in (("then", other), ("now", CHECKOUT)):
-            old = {name: other / "configs" / f"{name}.gin" for name in flags.configuration_of_then}
-            root = Path(scratch) / side
-            orders[checkout] = [case.order(root, folders, flags.steps, old.get(case.config)) for case in cases]
-        _train(orders)
-        now, then = Path(scratch) / "now", Path(scratch) / "then"
+        then, now = Side(other, Path(scratch) / "then"), Side(CHECKOUT, Path(scratch) / "now")
+        old = {name: other / "configs" / f"{name}.gin" for name in flags.configuration_of_then}
         renamed = dict(pair.split("=", 1) for pair in flags.renamed)
-        rows = {case: list(differences(_found(then, case), _found(now, case), renamed)) for case in cases}
-        _print_table(rows, {case: _found(now, case) for case in cases}, flags)
-    differing = {case: found for case, found in rows.items() if found}
-    for case, found in differing.items():
-        print(f"{case}: {'; '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else ""))
-    print(f"{len(rows) - len(differing)} of {len(rows)} are the same as at {flags.against}")
+        rows = {}
+        try:
+            for case in cases:
+                for side in (then, now):
+                    side.begin(case, case.order(side.root, folders, flags.steps, old.get(case.config)))
+                before, after = then.end(case), now.end(case)
+                rows[case] = Row(before, after, list(differences(before, after, renamed)))
+                print(f"{len(rows)}/{len(cases)} {case}: {rows[case]}", flush=True)
+        finally:
+            then.close()
+            now.close()
+    _print_table(rows, flags)
+    differing = [row for row in rows.values() if row.differences]
+    refused = sum(row.now.code != 0 for row in rows.values() if not row.differences)
+    print(
+        f"{len(rows) - len(differing)} of {len(rows)} are the same as at {flags.against}"
+        + (f", {refused} of them refused by both" if refused else "")
+    )
     return 1 if differing else 0
+
+
+class Row(NamedTuple):
+    """Comparison of one case."""
+
+    then: Found
+    now: Found
+    differences: Sequence[str]
+
+    def __str__(self) -> str:
+        if self.differences:
+            more = f" and {len(self.differences) - 5} more" if len(self.differences) > 5 else ""
+            return "; ".join(self.differences[:5]) + more
+        return self.verdict
+
+    @property
+    def verdict(self) -> str:
+        """Returns the comparison in a word or two."""
+        return "differs" if self.differences else f"both exit with {self.now.code}" if self.now.code else "the same"
+
+
+class Side:
+    """A process that trains cases with the code of one checkout, in workdirs below `root`."""
+
+    def __init__(self, checkout: Path, root: Path):
+        self.root, self._name = root, checkout.name
+        command = [sys.executable, str(Path(__file__).with_name("trains.py")), str(checkout)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=checkout)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._orders, self._codes = self._process.stdin, self._process.stdout
+
+    def begin(self, case: Case, order: Mapping[str, Any]) -> None:
+        """Begins to train a case."""
+        try:
+            self._orders.write(f"{json.dumps(order)}\n")
+            self._orders.flush()
+        except BrokenPipeError:
+            raise SystemExit(f"error: {self._name} ended before {case}.") from None
+
+    def end(self, case: Case) -> Found:
+        """Waits for the end of the case that has begun, and returns its results."""
+        line = self._codes.readline()
+        if not line:
+            raise SystemExit(f"error: {self._name} ended in {case}.")
+        for mode, code in json.loads(line).items():
+            if code:
+                workdir = self.root / case.folder
+                output = (workdir.parent / f"{workdir.name}.{mode}.txt").read_text(errors="replace")
+                return Found(code=code, output=output[-2000:])
+        return _found(self.root, case)
+
+    def close(self) -> None:
+        """Ends the process, which waits for a case or trains one."""
+        self._process.kill()
+        self._process.wait()
 
 
 def differences(then: Found, now: Found, renamed: Mapping[str, str]) -> Iterator[str]:
     """Lists the differences of two runs of one case."""
+    if then.code != now.code:
+        yield f"the exit code was {then.code} and is {now.code}:\n{now.output or then.output}"
+        return
     before = {_path_now(path, renamed): digest for path, digest in then.variables.items()}
     for path in sorted({*before, *now.variables}):
         if before.get(path) != now.variables.get(path):
@@ -185,35 +258,6 @@ def _found(root: Path, case: Case) -> Found:
     return Found(variables, figures, rows)
 
 
-def _train(orders: Mapping[Path, Sequence[Mapping[str, Any]]]) -> None:
-    """Runs all cases, those of each checkout in sequence and both checkouts in parallel."""
-    trains = Path(__file__).with_name("trains.py")
-    processes = {}
-    for checkout, order in orders.items():
-        command = [sys.executable, str(trains), str(checkout)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=checkout
-        )
-        assert process.stdin
-        process.stdin.write(json.dumps(order))
-        process.stdin.close()
-        processes[checkout] = process
-    for checkout, process in processes.items():
-        assert process.stdout
-        for line in process.stdout:
-            name, mode, code = json.loads(line)
-            print(f"{checkout.name}: {name}, {mode}: {code}", flush=True)
-            if code:
-                workdir = Path(next(o["workdir"] for o in orders[checkout] if o["name"] == name))
-                output = (workdir.parent / f"{workdir.name}.{mode}.txt").read_text()
-                for other in processes.values():
-                    other.kill()
-                raise SystemExit(f"error: `{name}` ended with {code} at {checkout.name}:\n{output[-2000:]}")
-        if process.wait():
-            assert process.stderr
-            raise SystemExit(f"error: {checkout.name} can't be run:\n{process.stderr.read()[-2000:]}")
-
-
 def _write_folders(folders: Path) -> None:
     """Generates what a user would download, equal for both sides."""
     from tests.test_configs import write_idx
@@ -224,21 +268,14 @@ def _write_folders(folders: Path) -> None:
         write(folders / name)
 
 
-def _print_table(rows: Mapping[Case, Sequence[str]], found: Mapping[Case, Found], flags: argparse.Namespace) -> None:
+def _print_table(rows: Mapping[Case, Row], flags: argparse.Namespace) -> None:
     table = Table("configuration", "strategy x microbatches", "variables", "figures", "collectives", "verdict")
-    for case, differences in rows.items():
-        now = found[case]
-        figures = sum(len(line) - 2 for line in now.lines)  # step and split aren't metrics
-        counts = (f"{len(now.variables)}", f"{figures}", f"{len(now.collectives)}")
-        table.add_row(
-            case.config, f"{case.strategy} x {case.microbatches}", *counts, _verdict(case, differences, flags)
-        )
+    for case, row in rows.items():
+        figures = sum(len(line) - 2 for line in row.now.lines)  # step and split aren't metrics
+        counts = (f"{len(row.now.variables)}", f"{figures}", f"{len(row.now.collectives)}")
+        note = f", by {flags.against}'s configuration" if case.config in flags.configuration_of_then else ""
+        table.add_row(case.config, f"{case.strategy} x {case.microbatches}", *counts, row.verdict + note)
     Console(width=120).print(table)
-
-
-def _verdict(case: Case, differences: Sequence[str], flags: argparse.Namespace) -> str:
-    note = f", by {flags.against}'s configuration" if case.config in flags.configuration_of_then else ""
-    return ("differs" if differences else "the same") + note
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

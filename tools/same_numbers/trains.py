@@ -1,16 +1,17 @@
 """Trains the cases from stdin with the code of one checkout, each in a fork that has imported TensorFlow.
 
-    python tools/same_numbers/trains.py CHECKOUT < cases.json
+    python tools/same_numbers/trains.py CHECKOUT < cases.jsonl
 
-It also runs revisions without this file, so it only uses their `trainers.main.main(flags)`.
+It also runs revisions without this file, so it only uses their `trainers.main.main(flags)` and `trainers.launch`.
 """
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
-checkout, cases = Path(sys.argv[1]), json.load(sys.stdin)
+checkout = Path(sys.argv[1])
 sys.path[0] = str(checkout)
 os.environ["COLUMNS"] = "200"  # tables aren't folded
 
@@ -38,11 +39,24 @@ def run(flags: list[str], folder: Path, output: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-for case in cases:
+def launch(words: list[str], flags: list[str], folder: Path, output: Path) -> int:
+    """Runs the command in several processes, in `folder`, and returns the launcher's exit code."""
+    command = [sys.executable, "-m", "trainers.launch", *words, "--", *flags]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    with output.open("wb") as sink:
+        return subprocess.run(command, cwd=folder, env=environment, stdout=sink, stderr=sink, check=False).returncode
+
+
+for line in sys.stdin:
+    case = json.loads(line)
     workdir = Path(case["workdir"])
     workdir.parent.mkdir(parents=True, exist_ok=True)
     flags = [flag.replace("CHECKOUT", str(checkout)) for flag in case["flags"]]
+    codes: dict[str, int] = {}
     for mode in case["modes"]:
-        output = workdir.parent / f"{workdir.name}.{mode}.txt"
-        code = run([*flags, f"--workdir={workdir}", f"--mode={mode}"], workdir.parent, output)
-        print(json.dumps([case["name"], mode, code]), flush=True)
+        where = (workdir.parent, workdir.parent / f"{workdir.name}.{mode}.txt")
+        words = [*flags, f"--workdir={workdir}", f"--mode={mode}"]
+        codes[mode] = launch(case["launch"], words, *where) if case["launch"] else run(words, *where)
+        if codes[mode]:
+            break
+    print(json.dumps(codes), flush=True)
