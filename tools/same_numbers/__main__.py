@@ -174,7 +174,8 @@ class Row(NamedTuple):
         if self.differences:
             more = f" and {len(self.differences) - 5} more" if len(self.differences) > 5 else ""
             return "; ".join(self.differences[:5]) + more
-        return self.verdict
+        error = next((line for line in self.now.output.splitlines() if line.startswith("error:")), "")
+        return f"{self.verdict} {error}".rstrip()
 
     @property
     def verdict(self) -> str:
