@@ -30,13 +30,18 @@ class Work(NamedTuple):
 
     steps: int
     task: str
-    undecayed: list[str]  # patterns of parameters without weight decay
-    ends: list[str]  # of the matrices of the first and last layers
+    undecayed: Sequence[str]  # patterns of parameters without weight decay
+    ends: Sequence[str]  # of the matrices of the first and last layers
+    file: str
+    bindings: Sequence[str] = ()
 
 
+_TEXT = Work(2_000, "LanguageModel", ["b", "scale", "offset"], ["tokens/w", "positions/w"], "text_nano")
+_SMALL = ["LanguageModel.num_layers = 2", "LanguageModel.size = 64", "LanguageModel.num_heads = 2", "context = 64"]
 WORKS = {
-    "text_nano": Work(2_000, "LanguageModel", ["b", "scale", "offset"], ["tokens/w", "positions/w"]),
-    "digits_convnet": Work(1_500, "ConvNetClassifier", ["b"], ["logits/w"]),
+    "text_nano": _TEXT,
+    "text_pico": _TEXT._replace(bindings=_SMALL),  # a race of an hour
+    "digits_convnet": Work(1_500, "ConvNetClassifier", ["b"], ["logits/w"], "digits_convnet"),
 }
 
 
@@ -57,6 +62,7 @@ def bindings(work: str, name: str, *, peak: float, seed: int, steps: int) -> lis
         f"warmup_cosine.peak_rate = {peak}",
         f"warmup_cosine.warmup_steps = {min(100, steps // 4)}",
         *(text.format(undecayed=own.undecayed, ends=own.ends) for text in rule.bindings),
+        *own.bindings,
         f"steps = {steps}",
         f"Experiment.seed = {seed}",
         f"Trainer.log_every = {max(1, steps // 20)}",
@@ -71,7 +77,7 @@ def train(work: str, name: str, *, peak: float, seed: int, steps: int, kept: Pat
     result = folder / "result.json"
     if not result.exists() or json.loads(result.read_text())["exit_code"]:
         command = [sys.executable, "-m", "trainers.main", f"--workdir={folder}"]
-        command += [f"--gin_file=benchmarks/race/{work}.gin", *(f"--gin_param={text}" for text in params)]
+        command += [f"--gin_file=benchmarks/race/{WORKS[work].file}.gin", *(f"--gin_param={text}" for text in params)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
         if done.returncode == 3:  # not finite: a rate too high
             return Run(np.inf, np.nan)

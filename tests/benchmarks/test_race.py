@@ -44,7 +44,7 @@ def test_rules_have_equal_budgets():
 @pytest.mark.parametrize("name", RULES)
 def test_bindings_of_a_rule_complete_the_work(work, name):
     params = race.bindings(work, name, peak=0.01, seed=0, steps=40)
-    configuration = read([f"benchmarks/race/{work}.gin"], params, search=[CHECKOUT])
+    configuration = read([f"benchmarks/race/{race.WORKS[work].file}.gin"], params, search=[CHECKOUT])
     configuration.bind([Experiment, Settings], required=[Experiment, Settings], register=hooks.register)
     (optimizer,) = optimizers_of(Experiment().task).values()
     assert optimizer.transform.name == "chain"
