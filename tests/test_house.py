@@ -17,6 +17,7 @@ FLOORS = [
     ["core.errors", "core.machine", "core.signals", "core.tensorflow_private"],
     ["core.graphs", "core.tracing"],
     ["core.arguments", "core.casts", "core.choice", "core.disk", "core.rows"],
+    ["core.storage"],
     ["core.precision"],
     ["core.random"],
     ["core.module", "core.initializers", "core.checkpoint"],
@@ -44,7 +45,7 @@ FLOORS = [
     ["trainers.configurables", "trainers.settings"],
     ["trainers.loop"],
     ["trainers.trainer"],
-    ["trainers.dry_run", "trainers.lifecycle", "trainers.replay"],
+    ["trainers.dry_run", "trainers.lifecycle", "trainers.replay", "trainers.storage"],
     ["trainers.session"],
     ["trainers.main", "trainers.performance", "trainers.python_api"],
     ["trainers.launch", "trainers.modes"],  # `main` imports the requested mode by name
@@ -91,7 +92,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 58_620
+MOST_LINES = 59_540
 
 
 def sources() -> dict[str, str]:

@@ -21,11 +21,13 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl.flags import DEFINE_boolean, DEFINE_multi_string, DEFINE_string, FlagValues
 
 from core.errors import EXIT_CODES, ConfigurationError, PreemptedError, did_you_mean
 from core.signals import held_back
+from core.storage.address import is_address, parse_address
 from trainers.errors.exit_report import report
 from trainers.process import mode_flags
 from trainers.process.application import command_of, refuse, run_app, start_logging
@@ -36,9 +38,12 @@ from trainers.process.bootstrap import (
     only_what_is_used,
     without_collector,
 )
-from trainers.process.flags import FlagTable, define_table, parse_flags, refuse_address
+from trainers.process.flags import FlagTable, define_table, parse_flags
 from trainers.process.signals import Preemption, without_wishes
 from trainers.process.standard_streams import native_stderr_in
+
+if TYPE_CHECKING:
+    from trainers.session import Session
 
 MODES = {
     "train": "trains, with evaluation; resumes a stopped run of the same configuration",
@@ -54,11 +59,16 @@ MODES = {
     "replay": "repeats the step of a `--capsule`, and names the first non-finite value: operation, module, row",
     "resume_check": "trains once without and once with a SIGKILL in the middle, and compares every bit",
 }
+STORED = ("train", "evaluate", "sample", "export")  # modes whose workdir may be an address in object storage
 HEARS = ("train", "evaluate_continuously", "tune")  # modes that stop at a safe point after a signal
 FLAGS: FlagTable = {  # of all modes
     "gin_file": (DEFINE_multi_string, [], "a configuration; later ones override earlier ones"),
     "gin_param": (DEFINE_multi_string, [], "a further binding, as 'a.b=1'; overrides the files"),
-    "workdir": (DEFINE_string, None, "the folder of the run (default: runs/<name of the first gin file>)"),
+    "workdir": (
+        DEFINE_string,
+        None,
+        "the folder of the run, or its address as s3://bucket/run (default: runs/<name of the first gin file>)",
+    ),
     "mode": (DEFINE_string, "train", "one of the modes above"),
     "verbose": (DEFINE_boolean, False, "show tracebacks with errors"),
 }
@@ -83,7 +93,7 @@ def parse(words: Sequence[str]) -> FlagValues:
         raise ConfigurationError(
             f"`--mode` is {flags.mode!r}; use one of {', '.join(MODES)}.{did_you_mean(flags.mode, MODES)}"
         )
-    refuse_address(flags, "workdir")
+    _check_address(flags)
     own = mode_flags.FLAGS.get(flags.mode, {})
     for name in [name for name in flags if flags[name].present and flags[name].value is not False]:
         if name in of_modes and name not in own:
@@ -92,6 +102,18 @@ def parse(words: Sequence[str]) -> FlagValues:
     if check := mode_flags.CHECKS.get(flags.mode):
         check(flags)
     return flags
+
+
+def _check_address(flags: FlagValues) -> None:
+    """Raises a `ConfigurationError` for an invalid address as the workdir, or for a mode that needs a folder."""
+    if not is_address(flags.workdir or ""):
+        return
+    address = parse_address(flags.workdir, "--workdir")
+    if flags.mode not in STORED:
+        raise ConfigurationError(
+            f"`--mode={flags.mode}` works in a local folder, but `--workdir` is {flags.workdir!r}: give `--workdir="
+            f"{address.folder}`, which `python -m trainers.storage --download {address}` brings up to date."
+        )
 
 
 def _usage() -> str:
@@ -140,7 +162,8 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
 
             with saying_goodbye():
                 session = Session(flags, configuration, workdir, preemption)
-                return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
+                with _stored(session):
+                    return int(importlib.import_module(f"trainers.modes.{flags.mode}").run(session))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # `sys.exit` in a hook or loss isn't success
@@ -150,9 +173,25 @@ def _run(flags: FlagValues, preemption: Preemption, *, ends_process: bool) -> in
 def _given(flags: FlagValues) -> tuple[list[str], Path]:
     """Returns the gin files and the workdir. A replay's workdir is its capsule, whose gin file comes first."""
     if flags.mode != "replay":
+        if is_address(flags.workdir or ""):
+            return flags.gin_file, parse_address(flags.workdir, "--workdir").folder
         return flags.gin_file, Path(flags.workdir or Path("runs") / Path(flags.gin_file[0]).stem)
     capsule = Path(flags.capsule)
     return [str(capsule / "config" / "given.gin"), *flags.gin_file], capsule
+
+
+@contextlib.contextmanager
+def _stored(session: "Session") -> Iterator[None]:
+    """Keeps the run at its address in object storage during the block, if `--workdir` is one."""
+    flags = session.flags
+    if not is_address(flags.workdir or ""):
+        yield
+        return
+    from trainers.storage.mirror import stored
+
+    writes = flags.mode == "train" and not flags.eager
+    with stored(parse_address(flags.workdir, "--workdir"), session.workdir, writes=writes) as session.more_hooks:
+        yield
 
 
 def _log_folder(flags: FlagValues, workdir: Path) -> Path | None:

@@ -74,6 +74,7 @@ class Session:
 
     def __init__(self, flags: FlagValues, configuration: Configuration, workdir: Path, preemption: Preemption):
         self.flags, self.configuration, self.preemption = flags, configuration, preemption
+        self.more_hooks: Sequence[hooks.Hook] = []  # of a training that is kept in object storage
         self.write_in(workdir)
 
     def write_in(self, folder: Path) -> None:

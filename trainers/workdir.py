@@ -78,11 +78,15 @@ class Workdir:
                 f"another run is writing to the workdir `{self.named}`: wait for it, or give another with "
                 "`--workdir=DIR`."
             )
+        if self._folder is not None:
+            os.close(self._folder)
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)  # held open, so that its inode isn't reused
         remove_unfinished([self.path, *self._folders])  # safe, because this run holds the lock
 
     def take(self) -> bool:
         """Takes the lock until this process ends. Returns False if another process holds it."""
+        if self._folder is not None:
+            return True  # locked before, for a run in object storage
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  # held open: closing it would unlock
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

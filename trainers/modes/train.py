@@ -16,7 +16,7 @@ def run(session: Session) -> int:
     try:
         with session.preemption.obeyed():
             kill = session.flags.kill_after_step
-            trainer = session.trainer(more_hooks=[] if kill is None else [KillAfter(kill)])
+            trainer = session.trainer(more_hooks=[*session.more_hooks, *([] if kill is None else [KillAfter(kill)])])
             start = session.start(trainer)
     except BaseException as error:
         with after(error):

@@ -1,0 +1,147 @@
+"""Reads and writes objects below one address. An error is a `StorageError` with one line of text.
+
+S3's servers store an object whole or not at all, also one that is sent in parts.
+"""
+
+import contextlib
+import datetime
+import importlib
+import logging
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from core.disk import disk_full, unfinished
+from core.errors import ConfigurationError, as_said
+from core.signals import held_back
+from core.storage.address import SCHEMES, Address
+
+CONNECT_SECONDS, READ_SECONDS = 10, 30  # limits for a connection, and for an answer to a request that was sent
+TRIES = 3  # within one call; callers repeat calls that can wait
+PART_BYTES = 1 << 24  # of a large object: the memory that an upload takes
+_MOST_SAID = 300
+_REFUSALS = ("credential", "forbidden", "access denied", "token", "signature", "accesskey", "access key", "401", "403")
+
+
+class StorageError(Exception):
+    """A call to the storage failed. `refused`: it answered, and doesn't accept these credentials or this bucket."""
+
+    def __init__(self, text: str, *, refused: bool = False):
+        super().__init__(text)
+        self.refused = refused
+
+
+class Stored(NamedTuple):
+    """The size of an object, and when it was written, in seconds since 1970 on the server's clock."""
+
+    bytes: int
+    modified: float
+
+
+class Bucket:
+    """The objects below an `Address`, by name: `metrics.jsonl` or `checkpoints/step-000000100/manifest.json`."""
+
+    def __init__(self, address: Address):
+        self.address = address
+        self._root = f"{address.bucket}/{address.key}"
+        self._opened: Any = None
+
+    def objects(self, below: str = "") -> dict[str, Stored]:
+        """Returns all objects by name, or those in the folder `below`."""
+        with self._told():
+            self._files.invalidate_cache()
+            found = self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True)
+            return {name.removeprefix(f"{self._root}/"): _stored(info) for name, info in found.items()}
+
+    def read(self, name: str) -> bytes | None:
+        """Returns an object's content; None if there is no such object."""
+        with self._told(), contextlib.suppress(FileNotFoundError):
+            return bytes(self._files.cat_file(f"{self._root}/{name}"))
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes an object."""
+        with self._told():
+            self._files.pipe_file(f"{self._root}/{name}", content)
+
+    def upload(self, path: Path, name: str) -> None:
+        """Writes a file's content to an object."""
+        with self._told():
+            self._files.put_file(str(path), f"{self._root}/{name}", chunksize=PART_BYTES)
+
+    def download(self, name: str, path: Path, expected: int) -> None:
+        """Writes an object of `expected` bytes to a file, which appears once it is whole."""
+        temporary = unfinished(path)
+        try:
+            with self._told():
+                self._files.get_file(f"{self._root}/{name}", str(temporary))
+            if (size := temporary.stat().st_size) != expected:
+                raise StorageError(f"`{name}` came with {size:,} of {expected:,} bytes")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Removes objects one after the other; those that aren't there are fine."""
+        for name in names:
+            with self._told(), contextlib.suppress(FileNotFoundError):
+                self._files.rm_file(f"{self._root}/{name}")
+
+    @property
+    def _files(self) -> Any:
+        """Returns fsspec's file system. After an error it is made anew: credentials may have been renewed."""
+        if self._opened is None:
+            self._opened = _file_system(self.address.scheme)
+        return self._opened
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turns any error into a `StorageError`, except those of the local disk."""
+        try:
+            yield
+        except (ConfigurationError, StorageError):
+            raise
+        except Exception as error:  # whatever fsspec, botocore or aiohttp raises
+            self._opened = None
+            if isinstance(error, OSError) and (full := disk_full(error)):
+                raise full from error
+            raise _told(error) from error
+
+
+def _file_system(scheme: str) -> Any:
+    try:
+        fsspec = importlib.import_module("fsspec")
+        importlib.import_module(SCHEMES[scheme])
+        with held_back(signal.SIGTERM):  # in the thread that talks to servers
+            importlib.import_module("fsspec.asyn").get_loop()
+        for name in ("botocore", "aiobotocore"):
+            logging.getLogger(name).setLevel(logging.WARNING)  # they say where they found credentials
+    except ImportError as error:
+        raise ConfigurationError(
+            f"addresses that begin with `{scheme}://` need a package that can't be imported ({error}): "
+            f"`pip install -e '.[{scheme}]'` installs it."
+        ) from None
+    limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
+    settings: dict[str, dict[str, Any]] = {
+        "s3": {"config_kwargs": limits, "max_concurrency": 1},
+        "gs": {"timeout": READ_SECONDS},
+    }
+    opened = fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **settings[scheme])
+    opened.retries = TRIES
+    return opened
+
+
+def _stored(info: Any) -> Stored:
+    modified = info.get("LastModified") or info.get("mtime") or info.get("updated")
+    if isinstance(modified, str):
+        modified = datetime.datetime.fromisoformat(modified.replace("Z", "+00:00"))
+    return Stored(int(info["size"]), modified.timestamp() if isinstance(modified, datetime.datetime) else 0.0)
+
+
+def _told(error: Exception) -> StorageError:
+    text = " ".join(as_said(str(error)).split()).rstrip(".") or type(error).__name__
+    missing = isinstance(error, FileNotFoundError)
+    known = f"{type(error).__name__} {text}".lower()
+    refused = missing or isinstance(error, PermissionError) or any(word in known for word in _REFUSALS)
+    return StorageError(text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]} ...", refused=refused)

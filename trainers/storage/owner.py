@@ -1,0 +1,134 @@
+"""Which process writes to an address: the object `owner.json`, written again and again while the process lives.
+
+A process that is killed leaves it behind. On another machine a run waits until it has been silent for a while. In the
+same folder the lock on the folder has already shown that the earlier process is dead.
+"""
+
+import dataclasses
+import datetime
+import json
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from core.disk import write_whole
+from core.errors import ConfigurationError
+from core.signals import held_back
+from core.storage import Bucket, StorageError
+
+OWNER = "owner.json"
+LOCAL = ".storage.json"  # in the run's folder: the session of this machine that wrote last
+BEAT_SECONDS = 15.0
+SILENT_SECONDS = 60.0  # after which an owner counts as dead
+LOOK_SECONDS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """The content of `owner.json`."""
+
+    session: str
+    host: str
+    began: str
+    beats: int = 0
+    ended: bool = False
+
+    def __str__(self) -> str:
+        return f"a run on `{self.host}`, begun at {self.began}"
+
+
+def read_owner(bucket: Bucket) -> Owner | None:
+    """Returns the last owner of an address, or None if there is none."""
+    content = bucket.read(OWNER)
+    try:
+        return None if content is None else Owner(**json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"`{bucket.address}/{OWNER}`, which says who writes there, can't be read ({error}): remove it if no run "
+            "writes to this address."
+        ) from None
+
+
+def wrote_last(folder: Path, owner: Owner | None) -> bool:
+    """Returns whether the last process that wrote to the address did so from `folder`."""
+    try:
+        kept: Any = json.loads((folder / LOCAL).read_bytes())
+        return owner is not None and kept["session"] == owner.session
+    except (OSError, ValueError, TypeError, LookupError):
+        return False
+
+
+class Ownership:
+    """This process's ownership of an address."""
+
+    def __init__(self, bucket: Bucket, folder: Path):
+        self._bucket, self._folder = bucket, folder
+        began = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._owner = Owner(secrets.token_hex(8), socket.gethostname(), began)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="storage owner")
+        self._lost: StorageError | None = None
+
+    def wait_for(self, found: Owner | None, say: Callable[[str], object]) -> None:
+        """Waits until the owner that was found is silent for long enough. Raises an error if it is alive."""
+        if found is None or found.ended or wrote_last(self._folder, found):
+            return
+        say(f"waiting {SILENT_SECONDS:g} s for a sign of {found}, which writes to `{self._bucket.address}` too")
+        end = time.monotonic() + SILENT_SECONDS
+        while time.monotonic() < end:
+            time.sleep(LOOK_SECONDS)
+            now = read_owner(self._bucket)
+            if now is None or now.ended:
+                return
+            if now != found:
+                raise ConfigurationError(
+                    f"another run is writing to `{self._bucket.address}`: {now}. Wait for it, or give another address "
+                    "with `--workdir`."
+                )
+
+    def take(self) -> None:
+        """Writes this process as the owner, there and in the folder, and keeps the object fresh."""
+        self._write()
+        write_whole({self._folder / LOCAL: json.dumps({"session": self._owner.session}).encode()})
+        with held_back(signal.SIGTERM):  # in this thread
+            self._thread.start()
+
+    def confirm(self) -> None:
+        """Raises a `StorageError` if another process has become the owner."""
+        if self._lost is None:
+            found = read_owner(self._bucket)
+            if found is None or found.session != self._owner.session:
+                self._lost = StorageError(f"{found or 'somebody'} has taken the address over", refused=True)
+        if self._lost:
+            raise self._lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Returns whether another process was seen as the owner."""
+        return self._lost is not None
+
+    def release(self) -> None:
+        """Says that this process has ended, so that the next needn't wait."""
+        self._ends.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.confirm()
+        self._owner = dataclasses.replace(self._owner, ended=True)
+        self._write()
+
+    def _beat(self) -> None:
+        while not self._ends.wait(BEAT_SECONDS) and not self.is_lost:
+            try:
+                self.confirm()
+                self._owner = dataclasses.replace(self._owner, beats=self._owner.beats + 1)
+                self._write()
+            except (ConfigurationError, StorageError):
+                continue  # uploads meet the same error, and report it
+
+    def _write(self) -> None:
+        self._bucket.write(OWNER, json.dumps(dataclasses.asdict(self._owner)).encode())
