@@ -48,8 +48,12 @@ class Curve:
         return dict(zip(self.steps, self.values, strict=True)).get(step)
 
     @property
+    def points(self) -> list[Point]:
+        return list(zip(self.steps, self.values, strict=True))
+
+    @property
     def finite(self) -> list[Point]:
-        return [point for point in zip(self.steps, self.values, strict=True) if math.isfinite(point[1])]
+        return [point for point in self.points if math.isfinite(point[1])]
 
 
 def sign(name: str) -> int:

@@ -1,1 +1,1 @@
-"""Grid search: runs of all combinations of values, one after the other or several at once, resumable."""
+"""Grids and searches: runs of many settings, one after the other or several at once, resumable."""

@@ -31,6 +31,11 @@ class Over:
     values: tuple[Any, ...]
 
     @property
+    def examples(self) -> tuple[str, ...]:
+        """Returns the values as gin writes them."""
+        return tuple(text(value) for value in self.values)
+
+    @property
     def is_seed(self) -> bool:
         """Returns whether this is a seed: points that differ only in the seed are repetitions."""
         return is_seed(self.name)
@@ -38,6 +43,9 @@ class Over:
     @property
     def short(self) -> str:
         return self.name.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.examples)}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +57,22 @@ class Point:
     values: tuple[str, ...]  # as gin writes them
 
 
-def parse_over(given: str) -> Over:
-    """Parses the value of an `--over`. Raises a `ConfigurationError` if the value is invalid."""
+def parse_over(given: str, flag: str = "--over", example: str = EXAMPLE) -> Over:
+    """Parses a parameter with a list of values. Raises a `ConfigurationError` if the value is invalid."""
     try:
         bindings = read_all([], [given], []).bindings
     except ConfigurationError as error:
-        raise ConfigurationError(str(error).replace("--gin_param", "--over")) from None
+        raise ConfigurationError(str(error).replace("--gin_param", flag)) from None
     if len(bindings) != 1 or not isinstance(bindings[0].value, list):
-        raise ConfigurationError(f"`--over` is {shown(given)}, which has no list of values: {EXAMPLE}.")
+        raise ConfigurationError(f"`{flag}` is {shown(given)}, which has no list of values: {example}.")
     (binding,) = bindings
     if not binding.value:
-        raise ConfigurationError(f"`--over` is {shown(given)}: the list is empty; {EXAMPLE}.")
+        raise ConfigurationError(f"`{flag}` is {shown(given)}: the list is empty; {example}.")
     texts = [text(value) for value in binding.value]
     twice = next((each for each in texts if texts.count(each) > 1), None)
     if twice is not None:
         raise ConfigurationError(
-            f"`--over` is {shown(given)}: it contains {twice} twice, which would be the same run. Keep one; for "
+            f"`{flag}` is {shown(given)}: it contains {twice} twice, which would be the same run. Keep one; for "
             "repetitions sweep over seeds, as `--over='seed=[0, 1, 2]'`."
         )
     return Over(SEED if binding.name == "seed" else binding.name, tuple(binding.value))

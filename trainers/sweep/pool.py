@@ -1,6 +1,5 @@
 """Process pool: runs jobs in parallel, passes signals on, and leaves no process behind."""
 
-import collections
 import contextlib
 import dataclasses
 import os
@@ -28,20 +27,35 @@ class _Started:
     job: Job
     process: "subprocess.Popen[bytes]"
     began: float
+    stopping: bool = False
 
 
-def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Callable[[Job, int, float], bool]) -> None:
-    """Runs all jobs, at most `at_once` in parallel; starts no further job after a signal.
+def run_jobs(
+    next_job: Callable[[], Job | None],
+    *,
+    at_once: int,
+    signals: Signals,
+    ended: Callable[[Job, int, float], bool],
+    stops: Callable[[Job], bool] = lambda job: False,
+) -> None:
+    """Runs jobs, at most `at_once` in parallel, until `next_job()` returns `None` and all have ended.
 
-    `ended(job, exit_code, seconds)` is called at the end of each job, and returns whether to continue. If it returns
-    False, SIGTERM makes the running jobs save and end.
+    It starts no further job after a signal. `ended(job, exit_code, seconds)` is called at the end of each job, and
+    returns whether to continue. If it returns False, SIGTERM makes the running jobs save and end, and so it does for a
+    job for which `stops(job)` returns True, which is asked while the job runs.
     """
-    waiting = collections.deque(jobs)
     running: list[_Started] = []
+    more = True  # `next_job` may have another
+    over = False
     try:
-        while running or (waiting and not signals.received):
-            while waiting and len(running) < at_once and not signals.received:
-                running.append(_start(waiting.popleft()))
+        while True:
+            while more and not over and len(running) < at_once and not signals.received:
+                job = next_job()
+                if job is not None:
+                    running.append(_start(job))
+                more = job is not None
+            if not running:
+                return
             time.sleep(POLL_SECONDS)
             for number in signals.new():
                 for each in running:
@@ -50,12 +64,17 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, signals: Signals, ended: Call
                 _kill(running)
             for each in list(running):
                 code = each.process.poll()
-                if code is not None:
-                    running.remove(each)
-                    if not ended(each.job, code, time.monotonic() - each.began):
-                        waiting.clear()
-                        for other in running:
-                            other.process.send_signal(signal.SIGTERM)
+                if code is None:
+                    if not each.stopping and stops(each.job):
+                        each.stopping = True
+                        each.process.send_signal(signal.SIGTERM)
+                    continue
+                running.remove(each)
+                more = True
+                if not ended(each.job, code, time.monotonic() - each.began) and not over:
+                    over = True
+                    for other in running:
+                        other.process.send_signal(signal.SIGTERM)
     finally:
         _kill(running)
 

@@ -101,6 +101,7 @@ def test_spreads():
         ([*OVERS, "--gin_file=x", "--", LINEAR], ["there is no flag `--gin_file=x`", "after a `--`"]),
         ([*OVERS, "--", LINEAR, "--mode=evaluate"], ["`--mode=evaluate` has no effect in a sweep"]),
         ([*OVERS, "--", LINEAR, "--eager"], ["`--eager` has no effect in a sweep"]),
+        ([*OVERS, "--", LINEAR, "--workdir=s3://a/b"], ["`--workdir` is 's3://a/b'", "written to a local folder"]),
         ([*OVERS, "--", LINEAR, "--workdir=run"], ["`run` holds a single run", "--workdir=DIR"]),
         ([*OVERS, "--", "--gin_file=none.gin"], ["there is no such gin file"]),
         ([*OVERS, "--", LINEAR, f"--workdir={'x' * 300}"], ["can't be written: File name too long"]),

@@ -51,7 +51,8 @@ def ran(jobs, *, at_once=1, meanwhile=lambda signals: None, last=None):
     with Signals() as signals:
         thread = threading.Thread(target=meanwhile, args=[signals])
         thread.start()
-        run_jobs(jobs, at_once=at_once, signals=signals, ended=ended)
+        waiting = [*reversed(jobs)]
+        run_jobs(lambda: waiting.pop() if waiting else None, at_once=at_once, signals=signals, ended=ended)
         thread.join()
     return codes
 
@@ -126,8 +127,9 @@ def test_runs_die_with_the_sweep_that_is_killed(tmp_path):
         from trainers.sweep.pool import Job, run_jobs
         child = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
         job = Job("a", [sys.executable, "-S", "-c", child], Path({str(tmp_path / "log")!r}))
+        jobs = [job]
         with Signals() as signals:
-            run_jobs([job], at_once=1, signals=signals, ended=print)
+            run_jobs(lambda: jobs.pop() if jobs else None, at_once=1, signals=signals, ended=print)
     """
     sweep = subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)])
     log = tmp_path / "log"
