@@ -58,6 +58,23 @@ def chance():
     return random.Random(seed)
 
 
+@pytest.fixture
+def server():
+    """Returns an S3 server."""
+    from tests.storage_server import serving  # few tests need it
+
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def storage(server, monkeypatch):
+    """Returns an S3 server. The variables of this process point to it."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Puts the cases of a test in the order of their names.

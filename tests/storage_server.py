@@ -24,7 +24,8 @@ ANSWERS = {"expired": (400, EXPIRED), "unknown": (403, UNKNOWN), "full": (507, F
 class Server:
     """The server. `fault` returns, for a request such as ("PUT", "/bucket/run/owner.json"), how it fails, or None.
 
-    A request fails with one of `ANSWERS`, or is `cut` amid its body, or gets no answer (`silent`) until `close`.
+    A request fails with one of `ANSWERS`, or is `cut` amid its body, or gets no answer (`silent`) until `close`, or
+    half an answer (`half`).
     """
 
     def __init__(self) -> None:
@@ -46,8 +47,9 @@ class Server:
         }
         for name in ("moto", "werkzeug"):
             logging.getLogger(name).setLevel(logging.ERROR)  # each request is a line
-        request = urllib.request.Request(f"{self.variables['AWS_ENDPOINT_URL']}/bucket", method="PUT")
-        urllib.request.urlopen(request).close()
+        for method, path in (("POST", "moto-api/reset"), ("PUT", "bucket")):  # its data are the process's
+            request = urllib.request.Request(f"{self.variables['AWS_ENDPOINT_URL']}/{path}", method=method)
+            urllib.request.urlopen(request).close()
 
     def names(self, place: str) -> list[str]:
         """Returns the names of the objects in `place`, a bucket and a folder."""
@@ -76,6 +78,10 @@ class Server:
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
+                with contextlib.suppress(ConnectionError):  # of a client that is gone, or of a server that closes
+                    self._answer()
+
+            def _answer(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 fault = server.fault(self.command, self.path.partition("?")[0])
                 body = self.rfile.read(length // 2 if fault == "cut" else length)
@@ -86,7 +92,7 @@ class Server:
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
                     return
-                if fault:
+                if fault and fault != "half":
                     status, text = ANSWERS[fault]
                     self.send(status, {"Content-Type": "application/xml"}, text.encode())
                     return
@@ -94,10 +100,10 @@ class Server:
                 behind = http.client.HTTPConnection(*moto)
                 behind.request(self.command, self.path, body, dict(self.headers.items()))
                 found = behind.getresponse()
-                self.send(found.status, dict(found.getheaders()), found.read())
+                self.send(found.status, dict(found.getheaders()), found.read(), half=fault == "half")
                 behind.close()
 
-            def send(self, status: int, headers: dict[str, str], content: bytes) -> None:
+            def send(self, status: int, headers: dict[str, str], content: bytes, *, half: bool = False) -> None:
                 self.send_response_only(status)
                 for name, value in headers.items():
                     if name.lower() not in ("content-length", "connection", "transfer-encoding"):
@@ -105,7 +111,8 @@ class Server:
                 length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
                 self.send_header("Content-Length", length)
                 self.end_headers()
-                self.wfile.write(content)
+                self.wfile.write(content[: len(content) // 2] if half else content)
+                self.close_connection |= half
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
 

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from core.disk import disk_full, remove_unfinished, write_whole
 from core.errors import CheckpointError, ConfigurationError, shown
+from core.storage import is_address, parse_address
 
 CHOICE = "compile.json"  # the file of a workdir with the choice for `Trainer.compile = "auto"`
 MEMORY = "memory.json"  # the file with the choice for `Trainer.memory_budget`
@@ -149,10 +150,11 @@ class Workdir:
 
 
 def named_folder(workdir: object) -> Path:
-    """Returns the folder named in a Python call, with `~` expanded as in a shell."""
+    """Returns the folder named in a Python call, with `~` expanded as in a shell; of an address, the local one."""
     if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
         raise ConfigurationError(f"`workdir` is {shown(workdir)}; give the folder of the run, as 'runs/mine'.")
-    return Path(os.fsdecode(workdir)).expanduser()
+    text = os.fsdecode(workdir)
+    return parse_address(text, "workdir").folder if is_address(text) else Path(text).expanduser()
 
 
 def _wrong_kind(path: Path, kind: str) -> ConfigurationError:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from core.errors import DataError, shown
 from core.machine import machine_memory
+from core.storage import cached, is_address
 
 # According to zlib's authors, deflate compresses at most 1032 to one. A larger claim is damaged or malicious.
 _MOST_DEFLATED = 1032
@@ -32,7 +33,12 @@ def bad_example(message: str) -> DataError | None:
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path of `name` in a configuration. File names are UTF-8, whatever the locale."""
+    """Returns the absolute path of `name` in a configuration. File names are UTF-8, whatever the locale.
+
+    An address such as `s3://bucket/train.csv` is downloaded to the user's cache before.
+    """
+    if is_address(os.fsdecode(name)):
+        return cached(os.fsdecode(name))
     return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
 
 

@@ -2,5 +2,6 @@
 
 from core.storage.address import SCHEMES, Address, is_address, parse_address
 from core.storage.bucket import Bucket, StorageError, Stored
+from core.storage.cache import cached
 
-__all__ = ["SCHEMES", "Address", "Bucket", "StorageError", "Stored", "is_address", "parse_address"]
+__all__ = ["SCHEMES", "Address", "Bucket", "StorageError", "Stored", "cached", "is_address", "parse_address"]

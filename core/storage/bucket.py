@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import importlib
 import logging
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,13 +39,17 @@ class Stored(NamedTuple):
     bytes: int
     modified: float
 
+    def is_copied(self, path: Path) -> bool:
+        """Returns whether `path` is a copy that `Bucket.download` made of this object."""
+        return path.is_file() and (path.stat().st_size, path.stat().st_mtime) == tuple(self)
+
 
 class Bucket:
     """The objects below an `Address`, by name: `metrics.jsonl` or `checkpoints/step-000000100/manifest.json`."""
 
     def __init__(self, address: Address):
         self.address = address
-        self._root = f"{address.bucket}/{address.key}"
+        self._root = f"{address.bucket}/{address.key}".rstrip("/")
         self._opened: Any = None
 
     def objects(self, below: str = "") -> dict[str, Stored]:
@@ -70,14 +75,16 @@ class Bucket:
         with self._told():
             self._files.put_file(str(path), f"{self._root}/{name}", chunksize=PART_BYTES)
 
-    def download(self, name: str, path: Path, expected: int) -> None:
-        """Writes an object of `expected` bytes to a file, which appears once it is whole."""
+    def download(self, name: str, path: Path, stored: Stored) -> None:
+        """Writes an object to a file, which appears once it is whole, with the time of the object."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = unfinished(path)
         try:
             with self._told():
                 self._files.get_file(f"{self._root}/{name}", str(temporary))
-            if (size := temporary.stat().st_size) != expected:
-                raise StorageError(f"`{name}` came with {size:,} of {expected:,} bytes")
+            if (size := temporary.stat().st_size) != stored.bytes:
+                raise StorageError(f"`{name}` came with {size:,} of {stored.bytes:,} bytes")
+            os.utime(temporary, (stored.modified, stored.modified))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

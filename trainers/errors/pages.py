@@ -50,6 +50,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/parallel/places": "docs/choose-a-strategy.md#a-mesh-tensor-parallel",
     "core/precision": "docs/fit-into-memory.md#mixed-precision",
     "core/random": "docs/testing-your-step.md#what-is-refused",
+    "core/storage/cache": "docs/input.md#files-in-object-storage",
     "core/storage": "docs/checkpoints.md#object-storage",
     "core/task/reads": "docs/input.md",
     "core/task/serve": "docs/use-a-run.md#export-your-task",

@@ -21,11 +21,12 @@ from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from core.errors import ConfigurationError
+from core.storage import is_address
 from trainers import main as command
 from trainers.launch.commands import served_commands, worker_commands
 from trainers.launch.elastic import Roster, read_sharing
 from trainers.launch.endings import LOST, STOPPED
-from trainers.launch.network import choose_network
+from trainers.launch.network import ALONE, choose_network
 from trainers.launch.processes import Command
 from trainers.launch.supervise import supervise
 from trainers.process.application import command_of, refuse, run_app, start_logging
@@ -132,6 +133,11 @@ def run(launch: Launch) -> int:
     try:
         roster = make_roster(launch) if flags.min_workers else None
         network = choose_network(open_ports=flags.open_ports)
+        if network.line == ALONE and is_address(workdir := command.parse(launch.main_flags).workdir or ""):
+            raise ConfigurationError(
+                f"`--workdir` is {workdir!r}, but `launch` runs the workers in a network that reaches no server: give "
+                "`--open_ports`, and let only the workers' machine reach their ports."
+            )
         print(network.line, flush=True)
         if roster is not None and roster.count < flags.workers:
             print(f"starting {roster}", flush=True)

@@ -18,6 +18,7 @@ from core.arguments import is_count
 from core.checkpoint import Manifest
 from core.data import Source, Stream, check_examples
 from core.errors import CheckpointError, ConfigurationError, shown
+from core.storage import is_address, parse_address
 from core.task import Task
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
@@ -32,6 +33,7 @@ from trainers.runs.figures import Curve
 from trainers.runs.find import find_runs
 from trainers.runs.read import is_run, read_run
 from trainers.settings import Settings, given_peak
+from trainers.storage.mirror import stored
 from trainers.workdir import Workdir, named_folder
 
 _OF_TRAINING = ("figures", "loss_scale", "outer")  # checkpoint entries that aren't the experiment's variables
@@ -106,6 +108,9 @@ def load(workdir: str | os.PathLike[str], step: int | Literal["best"] | None = N
     """
     named = named_folder(workdir)
     path = named.absolute()
+    if is_address(address := os.fsdecode(workdir)):
+        with stored(parse_address(address, "workdir"), Workdir(path), writes=False):
+            pass
     if not (step is None or step == "best" or is_count(step)):
         raise ConfigurationError(
             f"`step` is {shown(step)}; give the step of a checkpoint such as 400, or 'best', or omit it for the newest."

@@ -7,12 +7,15 @@ run = train(experiment, settings, "runs/mine")
 
 import os
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from core import checkpoint
 from core.errors import ConfigurationError, shown
+from core.storage import is_address, parse_address
 from trainers.dry_run.budget import fit_budget
 from trainers.experiment import Experiment
+from trainers.hooks import Hook
 from trainers.lifecycle.start import Configured, Start, newest_checkpoint
 from trainers.lifecycle.train_to_end import run_training
 from trainers.process.signals import Preemption
@@ -21,6 +24,7 @@ from trainers.python_api.load import LoadedRun
 from trainers.runs.read import read_run
 from trainers.session import changeable, leave_capsule, step_of
 from trainers.settings import Settings
+from trainers.storage.mirror import stored
 from trainers.trainer import Trainer
 from trainers.workdir import Workdir, named_folder
 
@@ -39,12 +43,24 @@ def train(
                 f"`{name}` is {shown(value)}; give a `trainers.{kind.__name__}(...)`: "
                 "`trainers.train(experiment, settings, 'runs/mine')`."
             )
+    folder = Workdir(named_folder(workdir))
+    if not is_address(text := os.fsdecode(workdir)):
+        return _train(experiment, settings, folder, quiet=quiet)
+    with stored(parse_address(text, "workdir"), folder, writes=True) as more_hooks:
+        return _train(experiment, settings, folder, more_hooks, quiet=quiet)
+
+
+def _train(
+    experiment: Experiment, settings: Settings, folder: Workdir, more_hooks: Sequence[Hook] = (), *, quiet: bool
+) -> LoadedRun:
     preemption = Preemption(ends_process=False)
-    folder, fitted, more = Workdir(named_folder(workdir)), settings, dict[str, Any]()
+    fitted, more = settings, dict[str, Any]()
     if settings.memory_budget is not None:
         fitted, more["before_tracing"] = fit_budget(experiment, settings, folder)
     step = step_of(fitted, folder)
-    trainer = Trainer(experiment, folder, fitted, preemption, step=step, leave_capsule=leave_capsule, **more)
+    trainer = Trainer(
+        experiment, folder, fitted, preemption, step=step, leave_capsule=leave_capsule, more_hooks=more_hooks, **more
+    )
     own = python_identity(experiment, settings, changeable(trainer))
     configured = Configured(
         identity=own,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from core.errors import ConfigurationError, did_you_mean, shown
+from core.storage import is_address, parse_address
 from trainers.runs.read import Run, is_run
 
 DEPTH = 3  # levels below the named folder
@@ -16,6 +17,11 @@ def find_runs(folders: Sequence[str]) -> list[Path]:
     """Returns the folders of runs among `folders` (default: `runs`) and below them, each once."""
     found: dict[str, Path] = {}
     for name in folders or ["runs"]:
+        if is_address(name):
+            raise ConfigurationError(
+                f"{shown(name)} is an address, and this command reads folders: `python -m trainers.storage --download "
+                f"{name}` copies the run to `{parse_address(name, '--run').folder}`."
+            )
         try:
             below = list(_below(Path(name), DEPTH))
         except OSError as error:

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,12 @@ def checkpoint_names(names: Mapping[str, object]) -> list[str]:
     """Returns the names of whole checkpoints among the names of objects, newest first."""
     found = [Path(name) for name in names if name.startswith(f"{CHECKPOINTS}/") and name.endswith(f"/{MANIFEST}")]
     named = {path.parent.name: step_of_name(path.parent) for path in found if len(path.parts) == 3}
-    return sorted((name for name, step in named.items() if step is not None), reverse=True)
+    return sorted((name for name, step in named.items() if step is not None), key=_order, reverse=True)
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Sorts names of checkpoints by their steps, which have nine digits or more."""
+    return len(name), name
 
 
 def download(bucket: Bucket, folder: Path, owner: Owner | None, say: Say) -> None:
@@ -32,13 +36,13 @@ def download(bucket: Bucket, folder: Path, owner: Owner | None, say: Say) -> Non
     with _alone(folder):
         objects = bucket.objects()
         there = checkpoint_names(objects)
-        here = [path.name for _, path in checkpoints_in(folder / CHECKPOINTS) if step_of_name(path) is not None]
+        here = [path.name for _, path in checkpoints_in(folder / CHECKPOINTS)]
         newest_there, newest_here = there[0] if there else "", here[0] if here else ""
-        if wrote_last(folder, owner) and newest_here >= newest_there:
+        if wrote_last(folder, owner) and _order(newest_here) >= _order(newest_there):
             return
         if not objects.keys() - {OWNER}:
             return
-        if newest_here > newest_there:
+        if _order(newest_here) > _order(newest_there):
             raise ConfigurationError(
                 f"the local folder `{folder}` of `{bucket.address}` is at {newest_here}, but another machine has "
                 f"written there since, and is at {newest_there or 'no checkpoint'}. To continue that run, move the "
@@ -71,7 +75,7 @@ def _download_checkpoints(
         try:
             with space_for(target):
                 for each, stored in files.items():
-                    bucket.download(each, temporary / Path(each).name, stored.bytes)
+                    bucket.download(each, temporary / Path(each).name, stored)
             verified(temporary)
             put_in_place(temporary, target, say)
             usable += 1
@@ -93,12 +97,9 @@ def _download_files(bucket: Bucket, folder: Path, objects: Mapping[str, Stored])
         hidden = any(part.startswith(".") for part in Path(name).parts)
         if name.startswith(f"{CHECKPOINTS}/") or name == OWNER or hidden:
             continue
-        same = path.is_file() and (path.stat().st_size, path.stat().st_mtime) == tuple(stored)
-        if not same:
+        if not stored.is_copied(path):
             with space_for(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                bucket.download(name, path, stored.bytes)
-            os.utime(path, (stored.modified, stored.modified))
+                bucket.download(name, path, stored)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.arguments import listed
 from core.cluster.topology import cluster_from_environment
-from core.errors import CheckpointError, ConfigurationError, TapeloopError
+from core.errors import CheckpointError, ConfigurationError
 from core.signals import held_back
 from core.storage import Address, Bucket, StorageError
 from trainers.errors.exit_report import after
@@ -53,7 +53,10 @@ def stored(address: Address, workdir: Workdir, *, writes: bool) -> Iterator[Sequ
         with after(error):
             mirror.end()
         raise
-    mirror.end()
+    else:
+        mirror.end()
+    finally:
+        workdir.release()
 
 
 class Mirror:
@@ -65,14 +68,19 @@ class Mirror:
         self.trouble: str | None = None  # the last error, until the storage works again
         self._progressed = time.monotonic()
         with explained(self.address, workdir.path):
-            self._ownership = Ownership(bucket, workdir.path)
             found = read_owner(bucket)
-            workdir.create()
-            workdir.lock()
-            self._ownership.wait_for(found, _say)
-            download(bucket, workdir.path, found, _say)
-            self._ownership.take()
-            self._upload = Upload(bucket, workdir.path, self._ownership.confirm, self._note_progress)
+        workdir.create()
+        workdir.lock()
+        try:
+            with explained(self.address, workdir.path):
+                self._ownership = Ownership(bucket, workdir.path)
+                self._ownership.wait_for(found, _say)
+                download(bucket, workdir.path, found, _say)
+                self._ownership.take()
+                self._upload = Upload(bucket, workdir.path, self._ownership.confirm, self._note_progress)
+        except BaseException:
+            workdir.release()
+            raise
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="storage")
         with held_back(signal.SIGTERM):  # in this thread
@@ -89,39 +97,44 @@ class Mirror:
                 said = time.monotonic()
                 because = f" ({self.trouble})" if self.trouble else ""
                 _say(f"uploading to `{self.address}`{because}: {listed(self._upload.lacking(), most=3)} left")
+        self._ownership.stop()
         if self.trouble is None:
             return
-        lacking = self._upload.lacking()
+        lacking = self._upload.lacking() or ["owner.json"]  # which would say that the run has ended
         raise CheckpointError(
-            f"`{self.address}` lacks {listed(lacking, most=5) if lacking else 'nothing'}: {self.trouble}. The run is "
-            f"whole in `{self.folder}`. `python -m trainers.storage {self.address}` uploads the rest once the storage "
-            "works."
+            f"`{self.address}` lacks {listed(lacking, most=5)}: {self.trouble}. The run is whole in `{self.folder}`. "
+            f"`python -m trainers.storage {self.address}` uploads the rest once the storage works."
         )
+
+    @property
+    def what_follows(self) -> str:
+        """Says what happens after `trouble`."""
+        where = f"The run continues in `{self.folder}`"
+        return f"{where} alone." if self._ownership.is_lost else f"{where}, and uploads follow once it does."
 
     def _follow(self) -> None:
         rest, copied = 0.0, -FILES_SECONDS
         while True:
-            ends = self._ends.wait(rest)
-            rest, began = LOOK_SECONDS, time.monotonic()
+            ends, began = self._ends.wait(rest), time.monotonic()
             if not (ends or self.trouble or self._upload.has_new_checkpoint or began - copied > FILES_SECONDS):
+                rest = LOOK_SECONDS
                 continue
             try:
                 self._upload.run()
                 if ends:
                     self._ownership.release()
-                self.trouble, copied = None, time.monotonic()
-                rest = max(LOOK_SECONDS, SHARE * (copied - began))
-            except (StorageError, TapeloopError, OSError) as error:
-                rest = min(max(LOOK_SECONDS, time.monotonic() - began), LONGEST)
-                self.trouble = str(error)
-                silent = time.monotonic() - self._progressed > ENDING
-                if self._ownership.is_lost or (ends and (silent or getattr(error, "refused", False))):
+            except Exception as error:  # the storage's, the disk's, or a mistake: a thread must not end in silence
+                self.trouble = str(error) or type(error).__name__
+                if self._ownership.is_lost or (ends and time.monotonic() - self._progressed > ENDING):
                     return
+                rest = min(max(LOOK_SECONDS, 2.0 * rest), LONGEST)
                 if ends:
-                    time.sleep(min(rest, LOOK_SECONDS))
+                    time.sleep(LOOK_SECONDS)
                 continue
+            self.trouble, copied = None, time.monotonic()
             if ends:
                 return
+            rest = max(LOOK_SECONDS, SHARE * (copied - began))
 
     def _note_progress(self) -> None:
         self._progressed = time.monotonic()
@@ -138,8 +151,7 @@ class Warn(Hook):
         trouble, mirror = self._mirror.trouble, self._mirror
         if trouble and not self._warned:
             run.telemetry.warn_once(
-                f"`{mirror.address}` doesn't take this run's files: {trouble}. The run continues in "
-                f"`{mirror.folder}`, and they are uploaded once it does."
+                f"`{mirror.address}` doesn't take this run's files: {trouble}. {mirror.what_follows}"
             )
         elif self._warned and not trouble:
             run.telemetry.note(f"`{mirror.address}` takes this run's files again")

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from core.disk import write_whole
 from core.errors import ConfigurationError
@@ -22,7 +21,7 @@ from core.signals import held_back
 from core.storage import Bucket, StorageError
 
 OWNER = "owner.json"
-LOCAL = ".storage.json"  # in the run's folder: the session of this machine that wrote last
+LOCAL = ".storage.json"  # in the run's folder: the sessions that wrote from there
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0  # after which an owner counts as dead
 LOOK_SECONDS = 2.0
@@ -56,11 +55,14 @@ def read_owner(bucket: Bucket) -> Owner | None:
 
 def wrote_last(folder: Path, owner: Owner | None) -> bool:
     """Returns whether the last process that wrote to the address did so from `folder`."""
+    return owner is not None and owner.session in _sessions(folder)
+
+
+def _sessions(folder: Path) -> list[str]:
     try:
-        kept: Any = json.loads((folder / LOCAL).read_bytes())
-        return owner is not None and kept["session"] == owner.session
+        return list(json.loads((folder / LOCAL).read_bytes())["sessions"])
     except (OSError, ValueError, TypeError, LookupError):
-        return False
+        return []
 
 
 class Ownership:
@@ -93,8 +95,9 @@ class Ownership:
 
     def take(self) -> None:
         """Writes this process as the owner, there and in the folder, and keeps the object fresh."""
+        sessions = [*_sessions(self._folder), self._owner.session]
+        write_whole({self._folder / LOCAL: json.dumps({"sessions": sessions}).encode()})  # first: a kill may follow
         self._write()
-        write_whole({self._folder / LOCAL: json.dumps({"session": self._owner.session}).encode()})
         with held_back(signal.SIGTERM):  # in this thread
             self._thread.start()
 
@@ -112,11 +115,15 @@ class Ownership:
         """Returns whether another process was seen as the owner."""
         return self._lost is not None
 
-    def release(self) -> None:
-        """Says that this process has ended, so that the next needn't wait."""
+    def stop(self) -> None:
+        """Stops keeping the object fresh."""
         self._ends.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def release(self) -> None:
+        """Says that this process has ended, so that the next needn't wait."""
+        self.stop()
         self.confirm()
         self._owner = dataclasses.replace(self._owner, ended=True)
         self._write()

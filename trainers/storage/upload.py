@@ -130,14 +130,14 @@ class Upload:
 
     def _remove_old(self) -> None:
         """Removes checkpoints that retention has removed here; those that are newer than all of ours stay."""
-        here, newest = self._checkpoints(), max(self._whole, default="")
+        here, newest = self._checkpoints(), max(map(_step, self._whole), default=0)
         old = dict[str, list[str]]()
         for each in self._there:
             path = Path(each)
             if len(path.parts) == 3 and path.parts[0] == CHECKPOINTS and step_of_name(path.parent) is not None:
                 old.setdefault(path.parent.name, []).append(each)
         for name, names in old.items():
-            if name not in here and name < newest:
+            if name not in here and _step(name) < newest:
                 self._confirm()
                 self._remove(sorted(names, key=lambda each: (not each.endswith(f"/{MANIFEST}"), each)))
                 self._whole.pop(name, None)
@@ -145,6 +145,10 @@ class Upload:
     def _remove(self, names: list[str]) -> None:
         self._bucket.remove(names)
         self._there -= set(names)
+
+
+def _step(name: str) -> int:
+    return step_of_name(Path(name)) or 0
 
 
 def _seen(path: Path) -> Seen | None:

@@ -4,8 +4,15 @@ import shutil
 
 import pytest
 
+import trainers
+from core.errors import ConfigurationError
 from tests.commands import CONFIGS, passed
+from tests.toys import Line, point_source
 from tests.trainers.resume_lab import outcome
+from trainers import main as command
+from trainers.launch import __main__ as launcher
+from trainers.launch.network import ALONE, Network
+from trainers.runs.__main__ import main
 
 WORDS = [
     f"--gin_file={CONFIGS}/digits_linear.gin",
@@ -27,6 +34,42 @@ def test_a_fresh_machine_resumes_to_the_bit(server, tmp_path):
     assert "resuming from step 100" in printed
     passed(*WORDS, "--workdir=run", "--gin_param=Trainer.steps = 200", cwd=plain, run=server.run)
     assert outcome(there / FOLDER) == outcome(plain / "run")
+    evaluated = passed(*WORDS, ADDRESS, "--mode=evaluate", cwd=plain, run=server.run).stdout
+    assert "downloading `step-000000200`" in evaluated
     names = sorted(name for name in server.names("bucket/runs/mine") if name.startswith("checkpoints/"))
     local = (path.relative_to(there / FOLDER).as_posix() for path in (there / FOLDER).rglob("step-*/*"))
     assert names == sorted(local)
+
+
+def test_python_trains_to_an_address_and_loads_from_it(storage, monkeypatch, tmp_path):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    source = point_source()
+    experiment = trainers.Experiment(task=Line, train_source=source, eval_source=source)
+    settings = trainers.Settings(steps=4, global_batch_size=4, chunk_steps=2)
+    trained = trainers.train(experiment, settings, "s3://bucket/line", quiet=True)
+    assert trained.path == tmp_path / "here" / "runs/s3/bucket/line"
+    monkeypatch.chdir(tmp_path / "there")
+    experiment = trainers.Experiment(task=Line, train_source=source, eval_source=source)
+    again = trainers.train(experiment, settings, "s3://bucket/line", quiet=True)
+    assert again.manifest.variables == trained.manifest.variables
+    with pytest.raises(ConfigurationError, match="was trained by calls of Python"):
+        trainers.load("s3://bucket/line")
+
+
+def test_commands_that_read_folders_say_how_to_download(capsys):
+    assert main(["s3://bucket/line"]) == 2
+    says = "`python -m trainers.storage --download s3://bucket/line` copies the run to `runs/s3/bucket/line`"
+    assert says in capsys.readouterr().err
+    assert command.main([WORDS[0], ADDRESS, "--mode=tune"]) == 2
+    says = (
+        f"`--mode=tune` works in a local folder, but `--workdir` is 's3://bucket/runs/mine': give `--workdir={FOLDER}`"
+    )
+    assert says in capsys.readouterr().err
+
+
+def test_workers_in_a_private_network_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr(launcher, "choose_network", lambda open_ports: Network(lambda: None, ALONE))
+    assert launcher.main(["--workers=2", "--", WORDS[0], ADDRESS]) == 2
+    assert "in a network that reaches no server: give `--open_ports`" in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""Sources that read files from object storage."""
+
+import numpy as np
+import pytest
+
+from core import storage as stored
+from core.data import csv
+from core.errors import DataError
+from core.storage import Bucket, parse_address
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch, tmp_path):
+    """Begins with an empty cache, as a fresh process on a fresh machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    stored.cached.cache_clear()
+
+
+def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
+    bucket = Bucket(parse_address("s3://bucket/data", "address"))
+    for name, rows in (("a.csv", "1\n2\n"), ("b.csv", "3\n"), ("old/c.csv", "9\n"), ("b.txt", "9\n")):
+        bucket.write(name, f"x\n{rows}".encode())
+
+    def read():
+        source = csv("s3://bucket/data/*.csv")
+        return source.gather(np.arange(len(source), dtype=np.int64))["x"].numpy().tolist()
+
+    def downloads():
+        return [path for method, path in storage.requests if method == "GET" and path.endswith("csv")]
+
+    assert read() == [1, 2, 3]
+    assert set(downloads()) == {"/bucket/data/a.csv", "/bucket/data/b.csv"}
+    stored.cached.cache_clear()
+    assert read() == [1, 2, 3]
+    assert len(downloads()) == 2
+    bucket.write("b.csv", b"x\n3\n4\n")
+    stored.cached.cache_clear()
+    assert read() == [1, 2, 3, 4]
+    assert len(downloads()) == 3
+    folder = stored.cached("s3://bucket/data")
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == {"a.csv", "b.csv", "b.txt", "old/c.csv"}
+
+
+def test_files_that_cannot_be_had_are_a_data_error(storage):
+    with pytest.raises(DataError, match=r"'s3://bucket/none.csv' names no object"):
+        csv("s3://bucket/none.csv")
+    with pytest.raises(DataError, match=r"'s3://missing/a.csv' can't be read: The specified bucket does not exist"):
+        csv("s3://missing/a.csv")
+    storage.fault = lambda method, path: "unknown"
+    with pytest.raises(DataError, match=r"'s3://bucket/a.csv' can't be read: No such key is known"):
+        csv("s3://bucket/a.csv")

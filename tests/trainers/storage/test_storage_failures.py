@@ -1,0 +1,215 @@
+"""Storage that fails in each way, against a real server: nothing is lost, and what is there is whole."""
+
+import contextlib
+import shutil
+import time
+
+import pytest
+import tensorflow as tf
+
+from core import checkpoint
+from core.errors import CheckpointError, ConfigurationError
+from core.storage import Bucket, StorageError, bucket, parse_address
+from trainers.storage import mirror, owner
+from trainers.storage.__main__ import main
+from trainers.storage.download import download
+from trainers.storage.mirror import Mirror, stored
+from trainers.storage.owner import read_owner
+from trainers.workdir import Workdir
+
+ADDRESS = parse_address("s3://bucket/runs/mine", "--workdir")
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch, tmp_path):
+    """Shortens the waits. The test's folder is the working directory."""
+    for module, name, value in [
+        (bucket, "TRIES", 1),
+        (mirror, "ENDING", 1.0),
+        (mirror, "LOOK_SECONDS", 0.1),
+        (mirror, "FILES_SECONDS", 1.0),
+        (mirror, "LONGEST", 0.3),
+        (owner, "LOOK_SECONDS", 0.1),
+        (owner, "BEAT_SECONDS", 0.3),
+    ]:
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def begin():
+    """Returns a function that uploads from a folder, in a thread that ends with the test."""
+    begun = []
+
+    def begin(folder):
+        workdir = Workdir(folder)
+        workdir.create()
+        begun.append((workdir, Mirror(Bucket(ADDRESS), workdir)))
+        return begun[-1]
+
+    yield begin
+    for _, following in begun:
+        with contextlib.suppress(CheckpointError):
+            following.end()
+
+
+def save(folder, *steps):
+    """Saves checkpoints and metric lines, as training does; keeps the last two checkpoints."""
+    saves = checkpoint.Saves(folder / "checkpoints", keep=checkpoint.Keep(2))
+    for step in steps:
+        with open(folder / "metrics.jsonl", "a") as lines:
+            lines.write(f'{{"step": {step}}}\n')
+        saves.begin({"w": tf.Variable([float(step)] * 1000)}, step=step, examples=step, config_hash="c0ffee")
+        saves.settle()
+
+
+def fetched(folder):
+    """Returns the files that a fresh machine gets, with their contents; and the step that it resumes from."""
+    shutil.rmtree(folder, ignore_errors=True)
+    place = Bucket(ADDRESS)
+    download(place, folder, read_owner(place), print)
+    newest = checkpoint.newest(folder / "checkpoints", warn=print)
+    return contents(folder), newest.step
+
+
+def contents(folder):
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if not name.startswith(".")}
+
+
+def until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it didn't happen")
+
+
+def is_file_of_run(method, path):
+    return method in ("PUT", "POST") and not path.endswith("owner.json")
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("busy", "Reduce your request rate"),
+        ("full", "The storage has reached its maximum"),
+        ("expired", "The provided token has expired"),
+        ("cut", ""),
+        ("silent", "imeout"),
+    ],
+)
+def test_a_run_loses_nothing_when_uploads_fail(fault, says, storage, begin, monkeypatch, tmp_path):
+    if fault == "silent":
+        monkeypatch.setattr(bucket, "READ_SECONDS", 1)
+    workdir, following = begin(tmp_path / "run")
+    save(workdir.path, 100)
+    until(lambda: "checkpoints/step-000000100/manifest.json" in storage.names("bucket/runs/mine"))
+    sent = []
+
+    def fails(method, path):
+        """Lets the first file of the second checkpoint through."""
+        if not is_file_of_run(method, path) or (not sent and "step-000000200" in path):
+            sent.append(path) if "step-000000200" in path else None
+            return None
+        return fault
+
+    storage.fault = fails
+    save(workdir.path, 200)
+    until(lambda: following.trouble and says in following.trouble)
+    assert fetched(tmp_path / "during")[1] == 100
+    storage.fault = lambda method, path: None
+    save(workdir.path, 300)
+    following.end()
+    found, step = fetched(tmp_path / "after")
+    assert step == 300
+    assert found == contents(workdir.path)  # without step 100, which retention has removed
+    assert {name.partition("/step-")[2][:9] for name in found if "step-" in name} == {"000000200", "000000300"}
+
+
+def test_a_download_that_breaks_off_leaves_nothing_behind(storage, begin, tmp_path):
+    workdir, following = begin(tmp_path / "run")
+    save(workdir.path, 100)
+    following.end()
+    storage.fault = lambda method, path: "half" if "variables.data" in path else None
+    with pytest.raises(StorageError):
+        fetched(tmp_path / "other")
+    assert contents(tmp_path / "other") == {}
+    storage.fault = lambda method, path: None
+    assert fetched(tmp_path / "other") == (contents(workdir.path), 100)
+
+
+def test_the_end_names_what_is_missing_and_the_command_that_uploads_it(storage, begin, capsys):
+    workdir, following = begin(ADDRESS.folder)
+    storage.fault = lambda method, path: "busy" if is_file_of_run(method, path) else None
+    save(workdir.path, 100)
+    with pytest.raises(CheckpointError) as error:
+        following.end()
+    says = "`s3://bucket/runs/mine` lacks `step-000000100`, `metrics.jsonl`: "
+    assert str(error.value).startswith(says)
+    assert "whole in `runs/s3/bucket/runs/mine`. `python -m trainers.storage s3://bucket/runs/mine`" in str(error.value)
+    workdir.release()
+    storage.fault = lambda method, path: None
+    assert main(["s3://bucket/runs/mine"]) == 0
+    assert "`s3://bucket/runs/mine` has all of `runs/s3/bucket/runs/mine`" in capsys.readouterr().out
+    assert fetched(ADDRESS.folder.parent / "other") == (contents(workdir.path), 100)
+
+
+def test_one_machine_at_a_time_writes_to_an_address(storage, begin, monkeypatch, tmp_path):
+    first, following = begin(tmp_path / "first")
+    save(first.path, 100)
+    until(lambda: "checkpoints/step-000000100/manifest.json" in storage.names("bucket/runs/mine"))
+    with pytest.raises(ConfigurationError, match="another run is writing to `s3://bucket/runs/mine`: a run on `"):
+        begin(tmp_path / "second")
+    monkeypatch.setattr(owner, "SILENT_SECONDS", 0.5)
+    following._ownership._ends.set()  # its beats stop, as on a machine that is suspended
+    _, taker = begin(tmp_path / "third")
+    save(first.path, 200)
+    until(lambda: following.trouble)
+    assert "has taken the address over" in following.trouble
+    with pytest.raises(CheckpointError, match=r"lacks `step-000000200`.*has taken the address over"):
+        following.end()
+    taker.end()
+    assert fetched(tmp_path / "fourth")[1] == 100
+    first.release()
+    with pytest.raises(ConfigurationError, match="is at step-000000200, but another machine has written there since"):
+        begin(first.path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "address", "kind", "says"),
+    [
+        ("unknown", "s3://bucket/run", ConfigurationError, "can't be used: No such key is known"),
+        ("expired", "s3://bucket/run", ConfigurationError, "can't be used: The provided token has expired"),
+        (None, "s3://missing/run", ConfigurationError, "can't be used: The specified bucket does not exist"),
+        ("silent", "s3://bucket/run", CheckpointError, "can't be reached, so nobody knows whether it holds a run: "),
+        ("busy", "s3://bucket/run", CheckpointError, "can't be reached, so nobody knows whether it holds a run: "),
+    ],
+)
+def test_storage_that_fails_at_the_start_is_refused(fault, address, kind, says, storage, monkeypatch, tmp_path):
+    if fault == "silent":
+        monkeypatch.setattr(bucket, "READ_SECONDS", 1)
+    storage.fault = lambda method, path: fault
+    with (
+        pytest.raises(kind, match=says),
+        stored(parse_address(address, "--workdir"), Workdir(tmp_path / "run"), writes=kind is CheckpointError),
+    ):
+        raise AssertionError("the run began")
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(storage, begin, tmp_path, capsys):
+    workdir, following = begin(tmp_path / "run")
+    save(workdir.path, 100, 200)
+    following.end()
+    place = Bucket(ADDRESS)
+    for step, usable in ((200, True), (100, False)):
+        name = f"checkpoints/step-{step:09d}/variables.data-00000-of-00001"
+        place.write(name, place.read(name).replace(b"\0", b"\1"))
+        if usable:
+            assert fetched(tmp_path / "other")[1] == 100
+            assert (
+                "Warning: checkpoint `step-000000200` at `s3://bucket/runs/mine` is damaged" in capsys.readouterr().out
+            )
+        else:
+            with pytest.raises(CheckpointError, match="None of the checkpoints at `s3://bucket/runs/mine` can be used"):
+                fetched(tmp_path / "other")
