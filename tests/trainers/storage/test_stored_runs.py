@@ -46,12 +46,12 @@ def test_python_trains_to_an_address_and_loads_from_it(storage, monkeypatch, tmp
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
     source = point_source()
-    experiment = trainers.Experiment(task=Line, train_source=source, eval_source=source)
+    experiment = trainers.Experiment(task=Line, train_source=source)
     settings = trainers.Settings(steps=4, global_batch_size=4, chunk_steps=2)
     trained = trainers.train(experiment, settings, "s3://bucket/line", quiet=True)
     assert trained.path == tmp_path / "here" / "runs/s3/bucket/line"
     monkeypatch.chdir(tmp_path / "there")
-    experiment = trainers.Experiment(task=Line, train_source=source, eval_source=source)
+    experiment = trainers.Experiment(task=Line, train_source=source)
     again = trainers.train(experiment, settings, "s3://bucket/line", quiet=True)
     assert again.manifest.variables == trained.manifest.variables
     with pytest.raises(ConfigurationError, match="was trained by calls of Python"):
