@@ -17,7 +17,7 @@ from models.classifiers import (
 )
 from models.ddpm import Ddpm
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
-from models.language import LanguageModel, Transformer, beam_search, greedy, sampled
+from models.language import LanguageModel, Transformer, TransformerConfig, beam_search, greedy, sampled
 from models.simclr import SimClr
 from models.translation import CycleGan, Pix2Pix, Translation
 from models.vae import Vae
@@ -42,6 +42,7 @@ __all__ = [
     "SimClr",
     "SoftmaxRegression",
     "Transformer",
+    "TransformerConfig",
     "Translation",
     "Vae",
     "ViT",

@@ -9,6 +9,7 @@ from core.arguments import check_fraction, check_groups, check_positive, check_s
 from core.initializers import Initializer
 from core.layers.attend import LONG, attend, check_window
 from core.layers.linear import Linear, linear
+from core.layers.norm import RMSNorm
 from core.layers.rotary import rotary
 from core.layers.shapes import check_axes, check_last, merge_leading, nan_unless, sizes
 from core.module import Module
@@ -33,7 +34,8 @@ class MultiHeadAttention(Module):
     If `num_kv_heads` is below `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal` hides
     later positions. With a `window`, a position sees only the last `window` positions. `rotary_base` turns on rotary
     positions (the paper's base is 10000). `alibi` lowers scores in proportion to the distance (Press et al., 2022).
-    `out_init` initializes the output matrix.
+    With `qk_epsilon`, each head's queries and keys pass an `RMSNorm` with this epsilon (Henry et al., 2020).
+    `qkv_bias` replaces `bias` for queries, keys and values. `out_init` initializes the output matrix.
 
     More than `chunk_size` queries are computed in tiles of at most `chunk_size` queries and keys. The gradient
     recomputes the scores of the tiles (Dao et al., 2022). Tiles need a number of queries that is known while tracing.
@@ -56,8 +58,10 @@ class MultiHeadAttention(Module):
         window: int | None = None,
         rotary_base: float | None = None,
         alibi: bool = False,
+        qk_epsilon: float | None = None,
         dropout_rate: float = 0.0,
         bias: bool = True,
+        qkv_bias: bool | None = None,
         chunk_size: int = LONG,
         w_init: Initializer | None = None,
         out_init: Initializer | None = None,
@@ -86,13 +90,17 @@ class MultiHeadAttention(Module):
         self.chunk_size, self.takes_context = chunk_size, context_size is not None
         self.window, self.alibi = window, alibi
 
-        def linear(name: str, in_size: int, out_size: int, w_init: Initializer | None = w_init) -> Linear:
-            return Linear(in_size, out_size, rng=rng.fold(name), bias=bias, w_init=w_init)
+        def projection(name: str, in_size: int, heads: int) -> Linear:
+            with_bias = bias if qkv_bias is None else qkv_bias
+            return Linear(in_size, heads * head_size, rng=rng.fold(name), bias=with_bias, w_init=w_init)
 
-        self.query = linear("query", size, num_heads * head_size)
-        self.key = linear("key", context_size or size, num_kv_heads * head_size)
-        self.value = linear("value", context_size or size, num_kv_heads * head_size)
-        self.out = linear("out", num_heads * head_size, size, out_init or w_init)
+        self.query = projection("query", size, num_heads)
+        self.key = projection("key", context_size or size, num_kv_heads)
+        self.value = projection("value", context_size or size, num_kv_heads)
+        self.out = Linear(num_heads * head_size, size, rng=rng.fold("out"), bias=bias, w_init=out_init or w_init)
+        self.query_norm = self.key_norm = None
+        if qk_epsilon is not None:
+            self.query_norm, self.key_norm = (RMSNorm(head_size, epsilon=qk_epsilon) for _ in range(2))
 
     def __call__(
         self,
@@ -171,6 +179,8 @@ class MultiHeadAttention(Module):
         """Splits `made` into heads: [batch, time, heads, head_size]. `first` is the position of the first one."""
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         q, k, v = (tf.reshape(y, [*sizes(y)[:-1], n, self.head_size]) for y, n in zip(made, heads, strict=True))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
         if self.rotary_base is not None:
             positions = first + tf.range(tf.shape(q)[1])
             q, k = rotary(q, positions, self.rotary_base), rotary(k, positions, self.rotary_base)

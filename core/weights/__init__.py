@@ -16,6 +16,7 @@
 from core.weights.begin import Begun, begin_with
 from core.weights.of_checkpoint import AVERAGES, checkpoint
 from core.weights.of_file import npz_weights, open_safetensors, safetensors_weights
+from core.weights.shards import open_shards
 from core.weights.weights import ArrayType, StartFrom, Weights
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "checkpoint",
     "npz_weights",
     "open_safetensors",
+    "open_shards",
     "safetensors_weights",
 ]

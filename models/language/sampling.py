@@ -162,8 +162,8 @@ def _begin(
             f"a prompt has {longest} tokens, but a text has {length}, including its prompt: give a shorter prompt, "
             "or a larger `text_length`, up to the task's `context`."
         )
-    if net.positions is not None and length > net.context:
-        raise ValueError(f"`length` is {length}, but the network has learnt `context={net.context}` positions.")
+    if net.positions is not None and length > net.config.context:
+        raise ValueError(f"`length` is {length}, but the network has learnt `context={net.config.context}` positions.")
     tf.debugging.assert_positive(lengths, "`lengths` holds zero: a prompt has one token or more")
     tf.debugging.assert_less_equal(lengths, longest, "`lengths` holds more than `prompts` has tokens")
     given = tf.range(length) < lengths[:, tf.newaxis]

@@ -10,6 +10,7 @@ from core.layers.attention import Cache
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Loss, Served, Task, Tokens, Update
+from models.language.config import TransformerConfig
 from models.language.sampling import Decoder, sampled
 from models.language.transformer import Transformer
 
@@ -20,7 +21,7 @@ class LanguageModel(Task):
 
     By default, the network is like GPT-2. Alternatives are `positions="rotary"` or `"alibi"`, `norm="rms"`,
     `feed_forward="swiglu"`, fewer `num_kv_heads` than `num_heads`, and attention to the last `window` tokens only.
-    With `base_width`, the network follows muP. `optimizer` is then a `mup`.
+    `TransformerConfig` describes all of them. With `base_width`, the network follows muP. `optimizer` is then a `mup`.
     `decoder` generates texts of `text_length` tokens (by default `context`), including the prompt.
     """
 
@@ -35,12 +36,19 @@ class LanguageModel(Task):
         num_heads: int = gin.REQUIRED,
         optimizer: Transform = gin.REQUIRED,
         num_kv_heads: int | None = None,
+        head_size: int | None = None,
         hidden: int | None = None,
         positions: str = "learned",
+        rotary_base: float = 10000.0,
         window: int | None = None,
         norm: str = "layer",
+        epsilon: float = 1e-5,
+        qk_norm: bool = False,
         feed_forward: str = "gelu",
         bias: bool = True,
+        qkv_bias: bool | None = None,
+        tied: bool = True,
+        logit_cap: float | None = None,
         dropout: float = 0.0,
         recompute: bool = False,
         base_width: int | None = None,
@@ -52,24 +60,31 @@ class LanguageModel(Task):
             raise ValueError(f"`LanguageModel.text_length` is {text_length}; give 2 to `context` = {context}.")
         self.optimizer, self.decoder = optimizer, decoder or sampled()
         self.text_length = text_length or context
-        self.net = Transformer(
+        config = TransformerConfig(
             vocabulary=vocabulary,
             context=context,
             num_layers=num_layers,
             size=size,
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
+            head_size=head_size,
             hidden=hidden,
             positions=positions,
+            rotary_base=rotary_base,
             window=window,
             norm=norm,
+            epsilon=epsilon,
+            qk_norm=qk_norm,
             feed_forward=feed_forward,
             bias=bias,
+            qkv_bias=qkv_bias,
+            tied=tied,
+            logit_cap=logit_cap,
             dropout=dropout,
             recompute=recompute,
             base_width=base_width,
-            rng=rng.fold("net"),
         )
+        self.net = Transformer(config, rng=rng.fold("net"))
 
     def phases(self) -> list[Update]:
         update = Update(
@@ -145,9 +160,9 @@ class LanguageModel(Task):
         return {**begun, "tokens": batch["tokens"][:, self.text_length // 2 :][:, :1]}
 
     def reads(self) -> dict[str, Feature]:
-        context = self.net.context
+        context = self.net.config.context
         return {
-            "tokens": Tokens(context, vocabulary=self.net.vocabulary),
+            "tokens": Tokens(context, vocabulary=self.net.config.vocabulary),
             "document": Tokens(context),
             "bytes": Tokens(context),
         }

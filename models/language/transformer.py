@@ -6,44 +6,27 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from core import initializers
-from core.arguments import check_choice, check_size
+from core.initializers import Initializer
 from core.layers import Dropout, Embedding, LayerNorm, Linear, MultiHeadAttention, RMSNorm, gelu, recompute
 from core.layers.attend import LONG
 from core.layers.attention import Cache
 from core.module import Module
 from core.random import Rng
 from core.tracing import computes_by_parts
+from models.language.config import TransformerConfig
 
 STDDEV = 0.02  # of all matrices and tables, as in GPT-2
-EPSILON = 1e-5
-ROTARY_BASE = 10000.0
 
 
 class FeedForward(Module):
-    """`down(gelu(up(x)))` with tanh-approximated GELU, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020).
+    """`down(gelu(up(x)))` with tanh-approximated GELU, or SwiGLU: `down(silu(gate(x)) * up(x))` (Shazeer, 2020)."""
 
-    By default, `hidden` is `4 * size`, with SwiGLU about `8 / 3 * size`. SwiGLU has a third matrix, so both have about
-    as many parameters.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        *,
-        kind: str,
-        hidden: int | None,
-        bias: bool,
-        w_init: initializers.Initializer,
-        out_init: initializers.Initializer,
-        rng: Rng,
-    ):
+    def __init__(self, config: TransformerConfig, *, rng: Rng):
         super().__init__()
-        check_choice("feed_forward", kind, ("gelu", "swiglu"))
-        if hidden is None:
-            hidden = 4 * size if kind == "gelu" else 8 * size // 3
-        check_size(hidden=hidden)
+        size, hidden, bias = config.size, config.hidden_size, config.bias
+        w_init, out_init = initial_weights(config)
         self.gate = None
-        if kind == "swiglu":
+        if config.feed_forward == "swiglu":
             self.gate = Linear(size, hidden, rng=rng.fold("gate"), bias=bias, w_init=w_init)
         self.up = Linear(size, hidden, rng=rng.fold("up"), bias=bias, w_init=w_init)
         self.down = Linear(hidden, size, rng=rng.fold("down"), bias=bias, w_init=out_init)
@@ -57,49 +40,29 @@ class FeedForward(Module):
 class Block(Module):
     """A transformer block: `x += attention(norm_1(x))`, then `x += feed_forward(norm_2(x))`."""
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        num_heads: int,
-        num_kv_heads: int | None,
-        hidden: int | None,
-        positions: str,
-        window: int | None,
-        norm: str,
-        feed_forward: str,
-        bias: bool,
-        dropout: float,
-        w_init: initializers.Initializer,
-        out_init: initializers.Initializer,
-        rng: Rng,
-    ):
+    def __init__(self, config: TransformerConfig, *, rng: Rng):
         super().__init__()
-        self.norm_1, self.norm_2 = make_norm(norm, size, bias=bias), make_norm(norm, size, bias=bias)
+        w_init, out_init = initial_weights(config)
+        self.norm_1, self.norm_2 = make_norm(config), make_norm(config)
         self.attention = MultiHeadAttention(
-            size,
-            num_heads,
+            config.size,
+            config.num_heads,
             rng=rng.fold("attention"),
-            num_kv_heads=num_kv_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_size=config.head_size,
             causal=True,
-            window=window,
-            rotary_base=ROTARY_BASE if positions == "rotary" else None,
-            alibi=positions == "alibi",
-            dropout_rate=dropout,
-            bias=bias,
+            window=config.window,
+            rotary_base=config.rotary_base if config.positions == "rotary" else None,
+            alibi=config.positions == "alibi",
+            qk_epsilon=config.epsilon if config.qk_norm else None,
+            dropout_rate=config.dropout,
+            bias=config.bias,
+            qkv_bias=config.qkv_bias,
             w_init=w_init,
             out_init=out_init,
         )
-        self.feed_forward = FeedForward(
-            size,
-            kind=feed_forward,
-            hidden=hidden,
-            bias=bias,
-            w_init=w_init,
-            out_init=out_init,
-            rng=rng.fold("feed_forward"),
-        )
-        self.dropout = Dropout(dropout)
+        self.feed_forward = FeedForward(config, rng=rng.fold("feed_forward"))
+        self.dropout = Dropout(config.dropout)
 
     def __call__(self, x: tf.Tensor, documents: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
         y = self.attention(self.norm_1(x), rng and rng.fold("weights"), documents=documents)
@@ -116,83 +79,41 @@ class Block(Module):
 class Transformer(Module):
     """Maps `tokens` [rows, time] to logits [rows, time, vocabulary] of each position's next token.
 
-    The output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch starts
-    with values divided by √(number of branches) (Radford et al., 2019). With `recompute`, only each block's input is
-    stored for the gradient (Chen et al., 2016). With a `window`, each block attends to the last `window` tokens.
-
-    With `base_width`, the network follows muP (see `core.optimizers.mup`): matrices of blocks are divided by
-    √(size / base_width) at the start, and the output layer's inputs are multiplied by base_width / size.
+    A tied output layer reuses the embedding table (Press and Wolf, 2017). The last matrix of each residual branch
+    starts with values divided by √(number of branches) (Radford et al., 2019).
     """
 
-    def __init__(
-        self,
-        *,
-        vocabulary: int,
-        context: int,
-        num_layers: int,
-        size: int,
-        num_heads: int,
-        num_kv_heads: int | None = None,
-        hidden: int | None = None,
-        positions: str = "learned",
-        window: int | None = None,
-        norm: str = "layer",
-        feed_forward: str = "gelu",
-        bias: bool = True,
-        dropout: float = 0.0,
-        recompute: bool = False,
-        base_width: int | None = None,
-        rng: Rng,
-    ):
+    def __init__(self, config: TransformerConfig, *, rng: Rng):
         super().__init__()
-        check_size(vocabulary=vocabulary, context=context, num_layers=num_layers, size=size, num_heads=num_heads)
-        check_choice("positions", positions, ("learned", "rotary", "alibi"))
-        self.vocabulary, self.context, self.recompute = vocabulary, context, recompute
-        self.out_scale = 1.0
-        if base_width is not None:
-            check_size(base_width=base_width)
-            self.out_scale = base_width / size
-        w_init, stddev = initializers.normal(STDDEV), STDDEV * math.sqrt(self.out_scale)
-        self.tokens = Embedding(vocabulary, size, rng=rng.fold("tokens"), w_init=w_init)
+        self.config = config
+        w_init = initializers.normal(STDDEV)
+        self.tokens = Embedding(config.vocabulary, config.size, rng=rng.fold("tokens"), w_init=w_init)
         self.positions = None
-        if positions == "learned":
-            self.positions = Embedding(context, size, rng=rng.fold("positions"), w_init=w_init)
-        self.blocks = [
-            Block(
-                size,
-                num_heads=num_heads,
-                num_kv_heads=num_kv_heads,
-                hidden=hidden,
-                positions=positions,
-                window=window,
-                norm=norm,
-                feed_forward=feed_forward,
-                bias=bias,
-                dropout=dropout,
-                w_init=initializers.normal(stddev),
-                out_init=initializers.normal(stddev / math.sqrt(2 * num_layers)),
-                rng=rng.fold(i),
-            )
-            for i in range(num_layers)
-        ]
-        self.norm = make_norm(norm, size, bias=bias)
-        self.dropout = Dropout(dropout)
+        if config.positions == "learned":
+            self.positions = Embedding(config.context, config.size, rng=rng.fold("positions"), w_init=w_init)
+        self.blocks = [Block(config, rng=rng.fold(i)) for i in range(config.num_layers)]
+        self.norm = make_norm(config)
+        self.logits = None
+        if not config.tied:
+            self.logits = Linear(config.size, config.vocabulary, rng=rng.fold("logits"), bias=False, w_init=w_init)
+        self.dropout = Dropout(config.dropout)
 
     def __call__(self, tokens: tf.Tensor, document: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
         """Returns logits; a token sees all earlier tokens, or only those with the same `document` id [rows, time].
 
         Positions count from the first token of each document, so logits don't depend on the document's place in a row.
         """
-        if tokens.shape.rank != 2 or (tokens.shape[1] or 0) > self.context:
+        context = self.config.context
+        if tokens.shape.rank != 2 or (tokens.shape[1] or 0) > context:
             raise ValueError(
-                f"`tokens` has shape {tokens.shape}; give [rows, time], of at most `context={self.context}` tokens."
+                f"`tokens` has shape {tokens.shape}; give [rows, time], of at most `context={context}` tokens."
             )
         position = tf.expand_dims(tf.range(tf.shape(tokens)[1]), 0)
         if document is not None and self.positions is not None:
             position = positions_in(document, by_pairs=computes_by_parts(self.tokens.w))
         x = self.dropout(self._embed(tokens, position), rng and rng.fold("tokens"))
         for i, block in enumerate(self.blocks):
-            run = recompute(block) if self.recompute else block
+            run = recompute(block) if self.config.recompute else block
             x = run(x, document, rng and rng.fold(i))
         return self._logits(x)
 
@@ -213,8 +134,10 @@ class Transformer(Module):
         return self._logits(x[:, -1]), after
 
     def _logits(self, x: tf.Tensor) -> tf.Tensor:
-        x = self.norm(x)
-        return self.tokens.logits(x if self.out_scale == 1.0 else self.out_scale * x)
+        x, scale, cap = self.norm(x), self.config.width_scale, self.config.logit_cap
+        x = x if scale == 1.0 else scale * x
+        logits = self.tokens.logits(x) if self.logits is None else self.logits(x)
+        return logits if cap is None else cap * tf.tanh(logits / cap)
 
     def _embed(self, tokens: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         x = self.tokens(tokens)
@@ -235,7 +158,14 @@ def positions_in(document: tf.Tensor, *, by_pairs: bool = False) -> tf.Tensor:
     return tf.gather(position, tf.argsort(order), batch_dims=1)
 
 
-def make_norm(kind: str, size: int, *, bias: bool) -> Module:
-    """Makes a norm: `kind` is "layer" (with an offset if `bias`) or "rms"."""
-    check_choice("norm", kind, ("layer", "rms"))
-    return LayerNorm(size, epsilon=EPSILON, offset=bias) if kind == "layer" else RMSNorm(size, epsilon=EPSILON)
+def make_norm(config: TransformerConfig) -> Module:
+    """Makes the norm of a configuration."""
+    if config.norm == "rms":
+        return RMSNorm(config.size, epsilon=config.epsilon)
+    return LayerNorm(config.size, epsilon=config.epsilon, offset=config.bias)
+
+
+def initial_weights(config: TransformerConfig) -> tuple[Initializer, Initializer]:
+    """Returns the initial weights of a block's matrices, and those of the last one in each residual branch."""
+    stddev = STDDEV * math.sqrt(config.width_scale)
+    return initializers.normal(stddev), initializers.normal(stddev / math.sqrt(2 * config.num_layers))

@@ -181,6 +181,11 @@ def grouped_attention(part: Any, x: Array) -> Array:
         heads(part.key, part.num_kv_heads),
         heads(part.value, part.num_kv_heads),
     )
+    if part.query_norm is not None:
+        q, k = (
+            y / np.sqrt(np.mean(y * y, -1, keepdims=True) + norm.epsilon) * norm.scale.numpy()
+            for y, norm in ((q, part.query_norm), (k, part.key_norm))
+        )
     if part.rotary_base is not None:
         q, k = (rotated(y, np.arange(x.shape[1]), part.rotary_base) for y in (q, k))
     attend = in_numpy(functools.partial(jax.nn.dot_product_attention, is_causal=part.causal))

@@ -1,6 +1,6 @@
 """Logits equal those of a GPT-2 peer in Flax: with its weights, and from files of `transformers`.
 
-`python -m tools.gpt2_peer` has `transformers` itself make such files.
+`python -m tools.language_peer` has `transformers` itself make such files.
 """
 
 import json
@@ -17,8 +17,10 @@ from core.optimizers import adamw, chain, clip_by_global_norm, sgd
 from core.random import Rng
 from core.testing.plain import optimizers_of, plain_step
 from core.weights import begin_with
-from models import LanguageModel, Transformer
+from models import LanguageModel, Transformer, TransformerConfig
 from models.language import gpt2_weights
+from models.language.gpt2 import LAYOUT
+from models.language.hugging_face import arrays
 from tests.models.language.flax_gpt2 import FlaxGpt2, decays, take_over
 
 CONTEXT, VOCABULARY = 10, 50
@@ -50,7 +52,7 @@ def logits(params):
 
 
 def test_gpt2_of_the_peers_weights_gives_the_same_logits(params, logits):
-    net = Transformer(**SIZES, rng=Rng.from_seed(0))
+    net = Transformer(TransformerConfig(**SIZES), rng=Rng.from_seed(0))
     take_over(net, params)
     tokens = tf.constant(TOKENS, tf.int32)
     np.testing.assert_allclose(net(tokens), logits["a"], atol=1e-4)
@@ -156,8 +158,8 @@ def test_gpt2_weights_refuse_other_sizes_with_a_table(folder):
             "`activation_function` = 'relu', which no `LanguageModel` computes",
         ),
         ({**CONFIG, "model_type": "llama"}, "`model_type` = 'llama'"),
-        ({**CONFIG, "n_head": None}, "has no number of heads, `n_head`"),
-        ([], "has no number of heads, `n_head`"),
+        ({**CONFIG, "n_head": None}, "has `n_head` = None, where a number above 0 should be"),
+        ([], "holds no settings by name"),
         ("{", "it isn't JSON"),
         (None, "No such file"),
     ],
@@ -178,8 +180,32 @@ def test_gpt2_weights_name_an_array_that_has_no_three_parts(shape, params, folde
         begin_with(gpt2_weights(str(folder)), model())
 
 
-def test_gpt2_weights_in_several_files_are_refused(folder):
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"in several files: .*max_shard_size"):
-        begin_with(gpt2_weights(str(folder)), model())
+def test_gpt2_in_several_files_computes_the_same(params, logits, folder):
+    (folder / "model.safetensors").unlink()
+    theirs = named_as_theirs(params)
+    files = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(theirs)}
+    for file in set(files.values()):
+        save_file({name: array for name, array in theirs.items() if files[name] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    task = model()
+    begin_with(gpt2_weights(str(folder)), task)
+    np.testing.assert_allclose(task.net(tf.constant(TOKENS, tf.int32)), logits["a"], atol=1e-4)
+    for text, message in (
+        ("{}", "can't be read as the index"),
+        (json.dumps({"weight_map": {**files, "more": "model-00001-of-00002.safetensors"}}), "says that `more` is in"),
+        (json.dumps({"weight_map": {"more": "../other.safetensors"}}), "all files are in the folder"),
+        (json.dumps({"weight_map": {"more": "third.safetensors"}}), "third.safetensors`, from which"),
+    ):
+        index.write_text(text)
+        with pytest.raises(CheckpointError, match=message):
+            begin_with(gpt2_weights(str(folder)), model())
+
+
+def test_gpt2_arrays_are_those_that_were_read(params, folder):
+    task = model()
+    begin_with(gpt2_weights(str(folder)), task)
+    found, theirs = arrays(task.net, LAYOUT), named_as_theirs(params)
+    assert set(found) == {name for name in theirs if name != "transformer.h.0.attn.bias"}
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, theirs[name])

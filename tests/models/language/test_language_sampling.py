@@ -26,7 +26,9 @@ def lively(**settings):
 
 
 def write(task, prompts=PROMPTS, lengths=LENGTHS, rng=RNG):
-    return task.write(rng, tf.constant(prompts), tf.constant(lengths), end=END, vocabulary=task.net.vocabulary).numpy()
+    return task.write(
+        rng, tf.constant(prompts), tf.constant(lengths), end=END, vocabulary=task.net.config.vocabulary
+    ).numpy()
 
 
 def log_p(task, tokens):

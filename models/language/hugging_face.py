@@ -1,0 +1,167 @@
+"""Folders of language models as Hugging Face's `transformers` writes them: `config.json` and tensors.
+
+Each family has a table of names, read in both directions: by `Pretrained`, and by `arrays`.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from core.data.files import open_file
+from core.errors import CheckpointError, DataError, shown
+from core.module import named_variables
+from core.weights import ArrayType, Weights, open_safetensors, open_shards
+from models.language.config import TransformerConfig
+from models.language.transformer import Transformer
+
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_BYTES = 1 << 20  # of `config.json`
+TABLES = ("tokens/w", "positions/w")  # matrices that are never transposed
+Names = Mapping[str, tuple[str, ...]]  # ours by theirs; several are parts of one matrix, along its last axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Names and axes of a family's tensors; `/` replaces the `.` of their names."""
+
+    prefix: str  # of all names but `head`; a model that was saved without its output layer lacks it
+    layer: str  # of the names in a block, with `{}` for its number
+    whole: Names
+    block: Names
+    head: Names
+    transposed: bool  # matrices are [outputs, inputs]
+
+    def names(self, num_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yields each name of theirs with ours."""
+        yield from self.head.items()
+        for theirs, ours in self.whole.items():
+            yield self.prefix + theirs, ours
+        for i in range(num_layers):
+            for theirs, ours in self.block.items():
+                yield self.prefix + self.layer.format(i) + theirs, tuple(f"blocks/{i}/{path}" for path in ours)
+
+    def is_turned(self, path: str) -> bool:
+        """Returns whether their matrix is the transpose of ours."""
+        return self.transposed and path.endswith("/w") and path not in TABLES
+
+
+class _Place(NamedTuple):
+    tensor: str
+    part: int
+    parts: int
+    turned: bool
+
+
+class Pretrained(Weights):
+    """The tensors in a folder, under their names in a `LanguageModel` with the settings `wanted`."""
+
+    def __init__(self, folder: Path, layout: Layout, num_layers: int, wanted: Mapping[str, Any]):
+        single = (folder / FILE).exists() or not (folder / INDEX).exists()
+        self._tensors = open_safetensors(folder / FILE) if single else open_shards(folder / INDEX)
+        self._folder, self._wanted = folder, wanted
+        self._places: dict[str, _Place] = {}
+        types = {}
+        for full, ours in layout.names(num_layers):
+            found = [name for name in (full, full.removeprefix(layout.prefix)) if name in self._tensors.types]
+            for i, path in enumerate(ours if found else ()):
+                place = _Place(found[0], i, len(ours), layout.is_turned(path))
+                self._places[f"net/{path}"] = place
+                types[f"net/{path}"] = self._type(place)
+        super().__init__(f"`{folder}`", types, {**self._tensors.record, "path": str(folder)})
+
+    def _type(self, place: _Place) -> ArrayType:
+        dtype, shape = self._tensors.types[place.tensor]
+        if place.turned:
+            shape = shape[::-1]
+        if place.parts > 1:
+            if not shape or shape[-1] % place.parts:
+                raise CheckpointError(
+                    f"`{place.tensor}` of `{self._folder}` has the shape {list(shape)}, but such a model keeps "
+                    f"{place.parts} equal parts in it: save it by `save_pretrained` again."
+                )
+            shape = (*shape[:-1], shape[-1] // place.parts)
+        return ArrayType(dtype, shape)
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        place = self._places[name]
+        tensor = self._tensors.read(place.tensor)
+        return np.split(tensor.T if place.turned else tensor, place.parts, axis=-1)[place.part]
+
+    def refusal(self, task: tf.Module) -> str | None:
+        for net in (module for module in task.submodules if isinstance(module, Transformer)):
+            found = settings(net.config)
+            wrong = [
+                f"`{name} = {value!r}`, not {found[name]!r}"
+                for name, value in self._wanted.items()
+                if value != found[name]
+            ]
+            if wrong:
+                return f"the model in `{self._folder}` needs a `LanguageModel` with {', '.join(wrong)}: bind these."
+        return None
+
+
+def settings(config: TransformerConfig) -> dict[str, Any]:
+    """Returns all settings by name, with the values that defaults stand for."""
+    return {
+        **dataclasses.asdict(config),
+        "num_kv_heads": config.num_kv_heads or config.num_heads,
+        "head_size": config.head_size or config.size // config.num_heads,
+        "hidden": config.hidden_size,
+        "qkv_bias": config.bias if config.qkv_bias is None else config.qkv_bias,
+    }
+
+
+def arrays(net: Transformer, layout: Layout) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays of `net` by their names, for `safetensors.numpy.save_file`."""
+    ours = {path: variable.numpy() for path, variable in named_variables(net).items()}
+    found = {}
+    for theirs, paths in layout.names(net.config.num_layers):
+        if all(path in ours for path in paths):
+            parts = [ours.pop(path) for path in paths]
+            array = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
+            found[theirs.replace("/", ".")] = np.ascontiguousarray(array.T if layout.is_turned(paths[0]) else array)
+    assert not ours, f"the layout has no name for {sorted(ours)}"
+    return found
+
+
+def read_config(folder: Path, computed: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Returns the contents of `config.json`.
+
+    `computed` has the values that a `LanguageModel` can compute, by name; the first of them is the default. Another
+    value raises a `CheckpointError`.
+    """
+    path = folder / "config.json"
+    advice = f"Give the folder in which `save_pretrained` has written a model: `config.json` and `{FILE}`"
+    try:
+        with open_file(path) as file:
+            config = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError, DataError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it isn't JSON"
+        raise CheckpointError(f"`{path}` can't be read: {reason}. {advice}.") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"`{path}` holds no settings by name. {advice}.")
+    for name, known in computed.items():
+        if config.get(name, known[0]) not in known:
+            raise CheckpointError(
+                f"`{path}` has `{name}` = {shown(config[name])}, which no `LanguageModel` computes: only "
+                f"{', '.join(map(shown, known))} {'is' if len(known) == 1 else 'are'} supported."
+            )
+    return config
+
+
+def number(config: Mapping[str, Any], folder: Path, name: str, default: Any = None) -> Any:
+    """Returns a number of `config.json`; raises a `CheckpointError` if it is missing or no number."""
+    value = config.get(name, default)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise CheckpointError(
+            f"`{folder / 'config.json'}` has `{name}` = {shown(value)}, where a number above 0 should be: save the "
+            "model by `save_pretrained` again."
+        )
+    return value

@@ -1,1 +1,0 @@
-"""Compares a GPT-2 of `transformers` with Tapeloop's, which loads its weights."""

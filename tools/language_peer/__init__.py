@@ -1,0 +1,1 @@
+"""Compares language models of `transformers` with Tapeloop's, in both directions."""

@@ -1,0 +1,136 @@
+"""`python -m tools.language_peer [--environment=DIR] [--only NAME ...]`: checks converted language models.
+
+PyTorch makes and saves models with random weights in a separate environment (some three gigabytes to download, mostly
+CUDA) unless `--environment` names one that has `torch` and `transformers`. Tapeloop's models load them with
+`@gpt2_weights` or `@llama_weights`, and compute the same logits; `transformers` loads what they write, bit for bit.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from safetensors.numpy import save_file
+
+from benchmarks.environments import prepare
+from core.optimizers import sgd
+from core.random import Rng
+from core.weights import begin_with
+from models import LanguageModel
+from models.language import gpt2, gpt2_weights, llama, llama_weights
+from models.language.hugging_face import arrays
+
+NEAR = 1e-4  # of the largest logit
+
+
+class Model(NamedTuple):
+    """A model of `transformers`: its type and settings there, and the settings of the `LanguageModel`."""
+
+    kind: str
+    theirs: Mapping[str, Any]
+    ours: Mapping[str, Any]
+    dtype: str = "float32"
+    shard: str = "100GB"
+
+
+_SMALL: dict[str, Any] = {"vocab_size": 500, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 100}
+_SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}
+_LLAMA: dict[str, Any] = {"vocabulary": 500, "context": 64, "num_layers": 2, "size": 48, "hidden": 100, "num_heads": 4}
+_LLAMA |= {"num_kv_heads": 2, "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False}
+_LLAMA |= {"tied": False}
+# Llama 3.2, 1 B, without its scaled positions, and with two of its layers.
+_LARGE: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 2, "intermediate_size": 8192}
+_LARGE |= {"num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
+MODELS = {
+    "GPT-2, two layers": Model(
+        "gpt2",
+        {"n_layer": 2, "n_embd": 48, "n_head": 4, "n_positions": 64, "vocab_size": 500},
+        {"vocabulary": 500, "context": 64, "num_layers": 2, "size": 48, "num_heads": 4},
+    ),
+    "GPT-2, 124 M": Model(
+        "gpt2",
+        {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+        {"vocabulary": 50257, "context": 1024, "num_layers": 12, "size": 768, "num_heads": 12},
+        shard="200MB",
+    ),
+    "Llama": Model("llama", _SMALL, _LLAMA),
+    "Llama in bfloat16, two files": Model("llama", _SMALL, _LLAMA, "bfloat16", "200KB"),
+    "Mistral": Model("mistral", {**_SMALL, "sliding_window": 16}, {**_LLAMA, "window": 16}),
+    "Qwen2": Model("qwen2", {**_SMALL, "tie_word_embeddings": True}, {**_LLAMA, "qkv_bias": True, "tied": True}),
+    "Qwen3": Model("qwen3", {**_SMALL, "head_dim": 20}, {**_LLAMA, "qk_norm": True, "head_size": 20}),
+    "Llama 3.2 1 B, two layers": Model(
+        "llama",
+        {**_LARGE, "tie_word_embeddings": True},
+        {
+            **_LLAMA,
+            "vocabulary": 128256,
+            "context": 128,
+            "size": 2048,
+            "hidden": 8192,
+            "num_heads": 32,
+            "num_kv_heads": 8,
+            "rotary_base": 500000.0,
+            "tied": True,
+        },
+        shard="500MB",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the largest difference of each model's logits; returns 1 if one exceeds the tolerance."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--environment", type=Path, metavar="DIR", help="one with torch and transformers")
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    flags = parser.parse_args(arguments)
+    worst = 0.0
+    python = flags.environment / "bin" / "python" if flags.environment else prepare("transformers")
+    for name in flags.only:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder, back = Path(scratch) / "theirs", Path(scratch) / "ours"
+            back.mkdir()
+            model = MODELS[name]
+            options = {**model.theirs, "shard": model.shard, "dtype": model.dtype}
+            versions = in_transformers(python, "make", str(folder), model.kind, json.dumps(options))
+            apart, size = compared(folder, back, model)
+            in_transformers(python, "load", str(folder), str(back))
+            files = len(list(folder.glob("*.safetensors")))
+            print(
+                f"{name}, {files} files: logits up to {size:.2f} differ by at most {apart:.1e}, and all tensors come "
+                f"back to the bit ({versions})",
+                flush=True,
+            )
+            worst = max(worst, apart / size)
+    return int(not worst <= NEAR)
+
+
+def in_transformers(python: Path, *words: str) -> str:
+    """Runs the peer's part, and returns the line that it prints."""
+    command = [str(python), str(Path(__file__).with_name("in_transformers.py")), *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def compared(folder: Path, back: Path, model: Model) -> tuple[float, float]:
+    """Returns the largest difference from the logits in `folder`, and their largest magnitude; writes `back`."""
+    task = LanguageModel(**model.ours, optimizer=sgd(0.1), rng=Rng.from_seed(0))
+    weights, layout = (gpt2_weights, gpt2.LAYOUT) if model.kind == "gpt2" else (llama_weights, llama.LAYOUT)
+    begin_with(weights(str(folder)), task)
+    save_file(arrays(task.net, layout), back / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(folder / "config.json", back)
+    with np.load(folder / "computed.npz") as computed:
+        ours = task.net(tf.constant(computed["tokens"], tf.int32)).numpy()
+        return float(abs(ours - computed["logits"]).max()), float(abs(computed["logits"]).max())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
