@@ -49,7 +49,7 @@ FLOORS = [
     ["trainers.session"],
     ["trainers.main", "trainers.performance", "trainers.python_api"],
     ["trainers.launch", "trainers.modes"],  # `main` imports the requested mode by name
-    ["trainers.average", "trainers.curvature", "trainers.sweep", "trainers.verify_machine"],
+    ["trainers.average", "trainers.curvature", "trainers.sweep", "trainers.verify_machine", "trainers.weights"],
 ]
 ABOVE_MODELS = {
     "core.checkpoint",
@@ -92,7 +92,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 60_620
+MOST_LINES = 61_150
 
 
 def sources() -> dict[str, str]:

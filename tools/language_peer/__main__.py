@@ -8,7 +8,6 @@ CUDA) unless `--environment` names one that has `torch` and `transformers`. Tape
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,15 +19,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-from safetensors.numpy import save_file
 
 from benchmarks.environments import prepare
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
 from models import LanguageModel
-from models.language import gpt2, gpt2_weights, llama, llama_weights
-from models.language.hugging_face import arrays
+from models.language import gpt2_weights, llama_weights
+from models.language.pretrained import save_pretrained
 
 NEAR = 1e-4  # of the largest logit
 
@@ -98,7 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in flags.only:
         with tempfile.TemporaryDirectory() as scratch:
             folder, back = Path(scratch) / "theirs", Path(scratch) / "ours"
-            back.mkdir()
             model = MODELS[name]
             options = {**model.theirs, "shard": model.shard, "dtype": model.dtype}
             versions = in_transformers(python, "make", str(folder), model.kind, json.dumps(options))
@@ -123,10 +120,9 @@ def in_transformers(python: Path, *words: str) -> str:
 def compared(folder: Path, back: Path, model: Model) -> tuple[float, float]:
     """Returns the largest difference from the logits in `folder`, and their largest magnitude; writes `back`."""
     task = LanguageModel(**model.ours, optimizer=sgd(0.1), rng=Rng.from_seed(0))
-    weights, layout = (gpt2_weights, gpt2.LAYOUT) if model.kind == "gpt2" else (llama_weights, llama.LAYOUT)
+    weights = gpt2_weights if model.kind == "gpt2" else llama_weights
     begin_with(weights(str(folder)), task)
-    save_file(arrays(task.net, layout), back / "model.safetensors", metadata={"format": "pt"})
-    shutil.copy(folder / "config.json", back)
+    assert save_pretrained(task.net, back) == model.kind
     with np.load(folder / "computed.npz") as computed:
         ours = task.net(tf.constant(computed["tokens"], tf.int32)).numpy()
         return float(abs(ours - computed["logits"]).max()), float(abs(computed["logits"]).max())

@@ -29,12 +29,15 @@ def make(folder: Path, kind: str, settings: dict[str, int], *, shard: str, dtype
 
 
 def load(folder: Path, back: Path) -> None:
-    """Compares the model in `back` with that in `folder`, tensor by tensor."""
+    """Compares the model in `back` with that in `folder`, tensor by tensor, and their logits."""
     one, other = (transformers.AutoModelForCausalLM.from_pretrained(x, dtype=torch.float32) for x in (folder, back))
     expected, found = one.state_dict(), other.state_dict()
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), f"{name} came back with other values"
+    with np.load(folder / "computed.npz") as computed, torch.no_grad():
+        tokens = torch.from_numpy(computed["tokens"])
+        assert torch.equal(one(tokens).logits, other(tokens).logits), "the settings came back with other values"
 
 
 if __name__ == "__main__":

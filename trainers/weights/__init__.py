@@ -1,0 +1,1 @@
+"""Writes the weights of runs for other programs."""

@@ -1,0 +1,111 @@
+"""`python -m trainers.weights --to=hf [--run=]FOLDER [--step=400] [--folder=DIR]`
+
+Writes the weights of a run for another program.
+"""
+
+if __name__ == "__main__":
+    from trainers.process.bootstrap import begin
+
+    begin()
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags as absl_flags
+from absl.flags import FlagValues
+
+from core.disk import write_whole
+from core.errors import ConfigurationError, TapeloopError, did_you_mean, shown
+from trainers.errors.exit_report import report
+from trainers.process.application import command_of, run_app, start_logging
+from trainers.process.flags import parse_flags
+from trainers.process.standard_streams import native_stderr_in
+
+USAGE = """python -m trainers.weights --to=hf FOLDER [--step=400] [--folder=DIR]
+
+Writes the weights of a run for another program, into DIR (default: the run's folder with `-hf` or `-torchvision`
+added). The weights are those that evaluation reads: averages, if the run keeps any.
+
+  hf           a `LanguageModel` like GPT-2, Llama, Mistral, Qwen2 or Qwen3, for `from_pretrained` of `transformers`
+  torchvision  a `ResNetClassifier`, as `model.safetensors` for `load_state_dict` of `torchvision` and `timm`"""
+
+
+def parse(words: Sequence[str]) -> FlagValues:
+    """Returns the flags. Raises a `ConfigurationError` for a wrong flag."""
+    flags = parse_flags(words, _define, usage=USAGE, bare="run")
+    if len(flags.run) != 1:
+        raise ConfigurationError("give one run's folder, as `python -m trainers.weights --to=hf runs/a`.")
+    if flags.to not in WRITERS:
+        known = ", ".join(f"`{name}`" for name in WRITERS)
+        raise ConfigurationError(
+            f"`--to` is {shown(flags.to)}; give one of {known}.{did_you_mean(flags.to or '', WRITERS)}"
+        )
+    return flags
+
+
+def _define(flag_values: FlagValues) -> None:
+    text = absl_flags.DEFINE_string
+    absl_flags.DEFINE_multi_string("run", [], "the folder of a run; `--run=` is optional", flag_values=flag_values)
+    absl_flags.DEFINE_integer(
+        "step", None, "the checkpoint's step (default: the newest)", lower_bound=0, flag_values=flag_values
+    )
+    text("to", None, f"the program: {', '.join(WRITERS)}", flag_values=flag_values)
+    text("folder", None, "a folder that doesn't exist yet", flag_values=flag_values)
+
+
+def run(flags: FlagValues) -> int:
+    """Writes the weights. Returns the exit code."""
+    start_logging(flags.verbosity)
+    try:
+        with native_stderr_in(None):
+            from trainers.python_api.load import load
+
+            given = Path(flags.run[0])
+            folder = Path(flags.folder) if flags.folder else given.with_name(f"{given.resolve().name}-{flags.to}")
+            if folder.exists():
+                raise ConfigurationError(f"`{folder}` exists: give another `--folder`, or remove it.")
+            loaded = load(given, flags.step)
+            kind = WRITERS[flags.to](loaded.task, folder)
+    except TapeloopError as error:
+        return report(error, verbose=False)
+    print(f"{given}, step {loaded.step:,}: written to `{folder}` as {kind}")
+    return 0
+
+
+def _write_hf(task: Any, folder: Path) -> str:
+    from models import Transformer
+    from models.language.pretrained import save_pretrained
+
+    return save_pretrained(_only(task, Transformer, "hf"), folder)
+
+
+def _write_torchvision(task: Any, folder: Path) -> str:
+    from safetensors.numpy import save
+
+    from models import ResNet
+    from models.classifiers import torchvision_arrays
+
+    net = _only(task, ResNet, "torchvision")
+    content = save(torchvision_arrays(net), metadata={"format": "pt"})
+    folder.mkdir(parents=True)
+    write_whole({folder / "model.safetensors": content}, then="repeat the command")
+    return "a state dict of `torchvision`"
+
+
+def _only(task: Any, kind: type[Any], to: str) -> Any:
+    found = [module for module in task.submodules if isinstance(module, kind)]
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"`--to={to}` writes a `{kind.__name__}`, but the task `{type(task).__name__}` of this run has "
+            f"{len(found) or 'none'}: use `trainers.load` and write the variables that you need."
+        )
+    return found[0]
+
+
+WRITERS: Mapping[str, Callable[[Any, Path], str]] = {"hf": _write_hf, "torchvision": _write_torchvision}
+
+main = command_of(parse, run)
+
+if __name__ == "__main__":
+    run_app(parse, run)
