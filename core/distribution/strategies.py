@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from core.cluster.topology import Cluster
 from core.distribution.connect_workers import connected
-from core.distribution.early import made_too_early
+from core.distribution.early_variables import made_too_early
 from core.distribution.probe import check_exchange
 from core.distribution.virtual_devices import made_virtual_cpus, make_virtual_cpus
 from core.errors import ConfigurationError, PeerLostError

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from core.distribution.early import made_too_early
+from core.distribution.early_variables import made_too_early
 from core.errors import ConfigurationError
 
 MOST = 256  # they share the cores: more of them test nothing new, and each is traced separately

@@ -45,9 +45,9 @@ from core.testing.sources import assert_source
 from core.testing.step_function import assert_step_function
 from core.testing.sums import assert_sums
 from core.testing.targets import assert_targets
+from core.testing.task_assertions import assert_task
 from core.testing.tracing import assert_traces_once
 from core.testing.trained import assert_all_trained
-from core.testing.whole import assert_task
 from core.testing.widths import assert_mup
 
 __all__ = [

@@ -34,7 +34,7 @@ import tensorflow as tf
 from core.optimizers import Optimizer
 from core.random import Rng
 from core.task import Batch, Task
-from core.task.overheard import overheard
+from core.task.module_calls import observed_calls
 from core.testing.batch import HALFWAY, as_tensors
 from core.testing.log_chart import log_chart
 from core.testing.plain import optimizers_of, plain_step
@@ -119,7 +119,7 @@ def _outputs(task: Task, optimizers: Mapping[str, Optimizer], batch: Batch, rng:
         if which == "returned":
             found.setdefault(path, tf.cast(x, tf.float32))
 
-    with overheard(task, ["*"], hear):
+    with observed_calls(task, ["*"], hear):
         plain_step(task, optimizers, batch, rng, only="")
     return found
 

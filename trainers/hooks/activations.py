@@ -21,7 +21,7 @@ from core.module import named_modules
 from core.optimizers.paths import matching
 from core.precision import EVALUATE
 from core.task import Batch
-from core.task.overheard import overheard
+from core.task.module_calls import observed_calls
 from core.tensorflow_private import get_default_graph
 from trainers.errors.tensorflow import explained
 from trainers.hooks import Hook, Run
@@ -98,7 +98,7 @@ class Activations(Hook):
                 if x.graph is graph:  # tensors within a loop can't be used outside of it
                     found.update({key: value for key, value in _statistics(name, x).items() if key not in found})
 
-            with overheard(task, self.paths, hear):
+            with observed_calls(task, self.paths, hear):
                 narrowing.call(task.evaluate, batch)
             return found
 

@@ -6,8 +6,8 @@ from typing import BinaryIO
 from core.errors import INTERRUPTED
 from trainers.launch.elastic import Roster
 from trainers.launch.endings import LOST, STOPPED, describe, describe_signal, find_cause, may_pass, say
+from trainers.launch.process_group import Restarts, run_together
 from trainers.launch.processes import Command, Signals
-from trainers.launch.together import Restarts, run_together
 
 GO_ON = "The same command resumes from the last checkpoint."
 

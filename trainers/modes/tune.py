@@ -13,7 +13,7 @@ from trainers.options.compile import AUTO, OFF
 from trainers.performance.rehearsal import agreed, in_a_scratch_folder
 from trainers.performance.tune.proposals import Choice
 from trainers.performance.tune.search import SEARCH_SECONDS, Row, Search
-from trainers.performance.tune.tell import as_json, progress, table, winners
+from trainers.performance.tune.tables import as_json, progress, table, winners
 from trainers.performance.tune.trial import Trial
 from trainers.session import Session
 from trainers.trainer import Trainer

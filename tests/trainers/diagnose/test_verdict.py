@@ -11,7 +11,7 @@ from trainers.hooks import Hook
 from trainers.performance.diagnose import points
 from trainers.performance.diagnose.diagnosis import _changes
 from trainers.performance.diagnose.points import Point, Scale, scales, strong, weak
-from trainers.performance.diagnose.tell import tried_text
+from trainers.performance.diagnose.tables import tried_text
 from trainers.performance.diagnose.times import (
     BACKWARD,
     BESIDE,

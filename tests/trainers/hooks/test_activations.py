@@ -8,7 +8,7 @@ from core.distribution import mirrored
 from core.errors import ConfigurationError
 from core.parallel.mesh import mesh
 from core.random import Rng
-from core.task.overheard import overheard
+from core.task.module_calls import observed_calls
 from tests.toys import point_source, points
 from tests.trainers.hooks.hooks_lab import watched
 from tests.trainers.trainer_lab import Deep, make
@@ -63,7 +63,7 @@ def test_activations_of_a_pattern_that_matches_nothing_are_refused(tmp_path):
 def test_modules_are_as_they_were_once_they_were_overheard():
     net = Deep(rng=Rng.from_seed(0)).net
     cls, heard = type(net.layers[0]), []
-    with pytest.raises(ValueError, match="3"), overheard(net, ["*"], lambda name, x: heard.append(name)):
+    with pytest.raises(ValueError, match="3"), observed_calls(net, ["*"], lambda name, x: heard.append(name)):
         net(tf.zeros([2, 5]))
     assert type(net.layers[0]) is cls
     assert heard == []

@@ -11,7 +11,7 @@ from tests.trainers.launch.launch_lab import HANG, HASTE, KILL_SELF, SOON, STOP_
 from trainers.launch.__main__ import parse
 from trainers.launch.commands import served_commands
 from trainers.launch.network import choose_network
-from trainers.launch.together import Restarts
+from trainers.launch.process_group import Restarts
 
 SERVES = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsay(f'{index} ready')\n" + HANG
 STOPS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nsay(f'{index} ready')\n" + HANG

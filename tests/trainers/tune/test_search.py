@@ -11,7 +11,7 @@ from trainers.performance.tune import contest as contests
 from trainers.performance.tune.contest import FEWEST, PAIRS, Outcome, contest
 from trainers.performance.tune.proposals import Case, Choice, calls, calls_first, chunks, compiles, microbatches, places
 from trainers.performance.tune.search import CHOSEN, FAILED, NOT_TRIED, SEARCH_SECONDS, SLOWER, VOID, Search
-from trainers.performance.tune.tell import as_json, table, winners
+from trainers.performance.tune.tables import as_json, table, winners
 from trainers.settings import Settings
 
 AS_CONFIGURED = Choice()

@@ -16,7 +16,14 @@ from core.measure import fractions
 from trainers.experiment import Experiment
 from trainers.performance.diagnose.bench import ROUNDS, STRETCHES, Bench
 from trainers.performance.diagnose.points import Point, Scale, measured, scales
-from trainers.performance.diagnose.tell import as_json, crossing_table, parts_table, picture, scaling_table, tried_text
+from trainers.performance.diagnose.tables import (
+    as_json,
+    crossing_table,
+    parts_table,
+    picture,
+    scaling_table,
+    tried_text,
+)
 from trainers.performance.diagnose.verdict import Case, Remedy, Tried, Verdict
 from trainers.performance.rehearsal import agreed, divisor
 from trainers.settings import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from trainers.performance.diagnose.tell import milliseconds
+from trainers.performance.diagnose.tables import milliseconds
 from trainers.performance.tune.contest import Outcome
 from trainers.performance.tune.search import Row, Search
 

@@ -14,7 +14,7 @@ Heard = Callable[[str, tf.Tensor], None]
 
 
 @contextlib.contextmanager
-def overheard(root: tf.Module, paths: Sequence[str], hear: Heard) -> Iterator[None]:
+def observed_calls(root: tf.Module, paths: Sequence[str], hear: Heard) -> Iterator[None]:
     """In its `with` block, calls of modules of `root` that match `paths` also call `hear(name, input or output)`."""
     modules = named_modules(root)
     chosen = {path: modules[path] for path in matching(paths, modules, argument="paths")}
