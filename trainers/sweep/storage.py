@@ -1,6 +1,7 @@
 """Opens the storage of an Optuna study: a database's URL, or the file of a journal."""
 
 import re
+import time
 from pathlib import Path
 
 from core.disk import disk_full
@@ -20,6 +21,8 @@ from trainers.sweep.search import without_password
 from trainers.track.mirror import told
 
 WAIT_SECONDS = 20  # for the locks of other processes, and for a server's answer
+ATTEMPTS = 5
+RACES = ("UNIQUE constraint", "already exists", "duplicate key")  # another process makes the same tables
 FILE_IS_FULL = ("database or disk is full", "disk I/O error")  # in SQLite's words, also where a file may not grow
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints each trial
@@ -27,15 +30,23 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints each tria
 
 def open_storage(url: str) -> BaseStorage:
     """Opens a storage, and makes its tables or file if they are missing. Raises an error if that fails."""
-    try:
-        if "://" not in url:
-            Path(url).parent.mkdir(parents=True, exist_ok=True)
-            return JournalStorage(JournalFileBackend(url))
-        if url.startswith("sqlite:///"):
-            Path(url.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
-        return RDBStorage(url, engine_kwargs={"connect_args": _wait(url)})
-    except Exception as error:  # whatever Optuna, SQLAlchemy and the database's driver raise
-        raise refused(url, error, "Nothing was run.") from error
+    for attempt in range(ATTEMPTS):
+        try:
+            return _open(url)
+        except Exception as error:  # whatever Optuna, SQLAlchemy and the database's driver raise
+            if attempt == ATTEMPTS - 1 or not any(words in str(_cause(error)) for words in RACES):
+                raise refused(url, error, "Nothing was run.") from error
+        time.sleep(1)
+    raise AssertionError
+
+
+def _open(url: str) -> BaseStorage:
+    if "://" not in url:
+        Path(url).parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(url))
+    if url.startswith("sqlite:///"):
+        Path(url.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
+    return RDBStorage(url, engine_kwargs={"connect_args": _wait(url)})
 
 
 def refused(url: str, error: Exception, then: str) -> TapeloopError:
@@ -49,7 +60,7 @@ def refused(url: str, error: Exception, then: str) -> TapeloopError:
             f"the storage `{shown_url}` needs a driver that can't be imported ({cause}): `pip install {cause.name}` "
             "installs it, and SQLAlchemy's pages list the drivers of each database."
         )
-    reason = told(cause).replace(url, shown_url).rstrip(".")
+    reason = " ".join(told(cause).replace(url, shown_url).replace("\\t", " ").split()).rstrip(".?")
     if any(words in reason for words in FILE_IS_FULL):
         return NoRoomError(f"`{shown_url}` can't be written: {reason}. Make room there. {then}")
     return ConfigurationError(

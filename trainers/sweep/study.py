@@ -95,7 +95,8 @@ class Study:
                 yield
             finally:
                 self._hand_back()
-            (self._sweep.folder / lock_name(self._worker)).unlink(missing_ok=True)
+                if not self._lost:  # otherwise the released lock shows that this process has ended
+                    (self._sweep.folder / lock_name(self._worker)).unlink(missing_ok=True)
         if self._lost:
             raise self._lost
 

@@ -31,9 +31,9 @@ def _write(path, params, losses, **how):
     (path / "config" / "given.gin").write_text("".join(f"# {line}" for line in given.splitlines(True)))
 
 
-def study(*words, figure="eval/loss", **how):
-    """Returns the study that a command line describes, with the folder `s`."""
-    parsed = parse([*words, f"--figure={figure}", "--", LINEAR, "--workdir=s"])
+def study(*words, figure="eval/loss", rest=(), **how):
+    """Returns the study that a command line describes, with the folder `s`; `rest` are more flags of its runs."""
+    parsed = parse([*words, f"--figure={figure}", "--", LINEAR, "--workdir=s", *rest])
     return Study(parsed.sweep, parsed.search, **how)
 
 

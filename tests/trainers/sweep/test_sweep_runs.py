@@ -8,16 +8,18 @@ import sys
 import threading
 import time
 
+import optuna
 import pytest
 
 from tests import ports
 from tests.commands import CONFIGS, environment
 from tests.trainers.launch.launch_lab import planted
+from tests.trainers.sweep.sweep_lab import LINEAR, ran, study
 from trainers.runs.read import read_run
 from trainers.sweep.__main__ import main
 from trainers.workdir import is_locked
 
-LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+RATE = "--space=sgd.learning_rate=log(1e-2, 1)"
 STEPS = [f"--gin_param=Trainer.{x}" for x in ("steps = 400", "log_every = 10", "evaluate_every = 200")]
 
 
@@ -90,3 +92,74 @@ def test_clusters_are_swept_over_like_single_processes(forks, tmp_path, monkeypa
     found = read_run(tmp_path / "s" / "learning_rate=0.2")
     assert (found.state, found.step) == ("finished", 20)
     assert "/job:worker/replica:0/task:1/" in str(found.record["devices"])
+
+
+def wait_for(condition):
+    until = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+def test_killed_search_resumes_its_trial_from_the_checkpoint(python, tmp_path):
+    slow = planted(tmp_path, "os.path.exists('go') or time.sleep(0.2)", every=10)
+    flags = [LINEAR, slow, *STEPS, "--gin_param=Trainer.checkpoint_every = 10"]
+    search = [RATE, "--over=seed=[0, 1]", "--trials=1", "--figure=eval/loss", "--", *flags, "--workdir=s"]
+    words = [sys.executable, "-m", "trainers.sweep", *search]
+    killed = subprocess.Popen(words, cwd=tmp_path, env=environment())
+    wait_for(lambda: list((tmp_path / "s").glob("trial=0,seed=0/checkpoints/step-*")))
+    killed.kill()
+    killed.wait()
+    wait_for(lambda: not is_locked(tmp_path / "s" / "trial=0,seed=0" / ".lock"))
+    (tmp_path / "go").touch()
+    done = command(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step" in (tmp_path / "s" / "output" / "trial=0,seed=0.log").read_text()
+    first, second = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path}/s/study.db").trials
+    assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
+    params = [f"--gin_param=sgd.learning_rate = {second.params['sgd.learning_rate']!r}", "--workdir=alone"]
+    alone = command(tmp_path, *python, "-m", "trainers.main", *flags, *params, "--gin_param=Experiment.seed = 0")
+    assert alone.returncode == 0, alone.stderr
+    results = [json.loads((tmp_path / run / "result.json").read_text()) for run in ("alone", "s/trial=0,seed=0")]
+    assert results[0] == results[1]
+    assert second.user_attrs["values"]["0"] == results[0]["evaluation"]["loss"]
+
+
+@pytest.mark.long
+def test_two_processes_share_the_trials_of_a_study(tmp_path):
+    flags = [LINEAR, "--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10"]
+    storage = f"--storage=sqlite:///{tmp_path}/shared.db"
+    search = [RATE, "--trials=4", "--figure=eval/loss", storage, "--", *flags]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "trainers.sweep", *search, f"--workdir={machine}/s"],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for machine in ("one", "other")
+    ]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    trials = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path}/shared.db").trials
+    assert 4 <= len(trials) <= 5  # both may begin the last one
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    assert len({trial.user_attrs["worker"] for trial in trials}) == 2
+    folders = [path.name for machine in ("one", "other") for path in (tmp_path / machine / "s").glob("trial=*")]
+    assert sorted(folders) == [f"trial={trial.number}" for trial in trials]
+
+
+@pytest.mark.long
+def test_pruned_run_is_stopped_and_leaves_a_checkpoint(forks, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    slow = planted(tmp_path, "time.sleep(0.05)", every=10)
+    rest = [slow, *STEPS, "--gin_param=Trainer.evaluate_every = 10"]
+    ran(study(RATE, "--pruner=median", "--trials=5", rest=rest), lambda params: [1e-6, 1e-6])
+    words = [RATE, "--pruner=median", "--trials=6", "--figure=eval/loss", "--", LINEAR, *rest, "--workdir=s"]
+    assert main(words) == 0
+    assert "6 of 6 trials  trial=5: pruned at step 10 (" in capsys.readouterr().out
+    run = read_run(tmp_path / "s" / "trial=5")
+    assert (run.state, run.exit_code) == ("stopped", 75)
+    assert list((run.path / "checkpoints").glob("step-*"))

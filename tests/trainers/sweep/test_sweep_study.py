@@ -1,6 +1,5 @@
 """Studies: trials asked for, pruned, told and repeated, as Optuna's own client reads them."""
 
-import contextlib
 import itertools
 import os
 import signal
@@ -74,6 +73,17 @@ def test_grid_in_a_storage_has_each_point_once():
         [f"sgd.learning_rate = {x}" for x in (0.1, 1.0)], ["sgd.momentum = 0.0", "sgd.momentum = 0.9"]
     )
     assert sorted(point.params for point in points) == sorted(map(list, wanted))
+
+
+def test_processes_that_begin_at_once_make_one_study():
+    children = []
+    for _ in range(4):
+        if not (child := os.fork()):
+            study(RATE, "--trials=1")
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert len(optuna.get_all_study_names(DATABASE)) == 1
 
 
 def test_trial_of_a_killed_process_is_repeated_in_its_folder():
@@ -182,22 +192,28 @@ def test_runs_that_diverge_count_as_pruned_and_failed_ones_as_failed():
     assert states() == ["PRUNED", "PRUNED", "FAIL"]
 
 
-def test_storage_that_fails_ends_the_search_and_harms_no_run(capsys):
-    now = [0.0]
-    words = [RATE, SEEDS, "--trials=1"]
-    plan = study(*words, clock=lambda: now[0])
-    lost = []
-    with contextlib.suppress(ConfigurationError), plan.claimed():
+def _until_lost(plan):
+    """Runs a trial whose storage is damaged meanwhile."""
+    with plan.claimed():
         point = plan.next()
         write_curve(Path("s"), point, 0.5)
         os.rename("s/study.db", "kept.db")
         Path("s/study.db").write_text("this is no database any more, whatever it was before that")
-        lost += [plan.stops(point), plan.stops(point), plan.ended(point, 0), plan.next(), plan.progress()]
-    assert lost == [False, False, (0, None), None, "0 of 1 trials"]
-    with pytest.raises(ConfigurationError, match="the same command reads the finished runs"), plan.claimed():
-        pass
-    warning = capsys.readouterr().err
-    one_paragraph(warning.replace("warning", "error"), "can't be used", "The runs continue")
+        assert not plan.stops(point)
+        assert not plan.stops(point)
+        assert plan.ended(point, 0) == (0, None)
+        assert plan.next() is None
+        assert plan.progress() == "0 of 1 trials"
+
+
+def test_storage_that_fails_ends_the_search_and_harms_no_run(capsys):
+    now = [0.0]
+    words = [RATE, SEEDS, "--trials=1"]
+    plan = study(*words, clock=lambda: now[0])
+    with pytest.raises(ConfigurationError) as caught:
+        _until_lost(plan)
+    assert "the same command reads the finished runs" in str(caught.value)
+    one_paragraph(capsys.readouterr().err.replace("warning", "error"), "can't be used", "The runs continue")
     os.rename("kept.db", "s/study.db")
     assert [point.name for point in ran(study(*words), lambda params: [1.5])] == ["trial=0,seed=1"]
     assert opened().trials[-1].value == 1.0
