@@ -49,7 +49,8 @@ class UploadedSide(Side):
 
 @contextlib.contextmanager
 def s3_server(folder: Path) -> Iterator[None]:
-    """Runs moto's server, with an empty bucket, and points this process's variables to it."""
+    """Runs moto's server, with an empty bucket, and points this process's variables to it until the block ends."""
+    before = dict(os.environ)
     url = f"http://127.0.0.1:{(port := free_ports(1)[0])}"
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
     os.environ.update({"AWS_ENDPOINT_URL": url, **keys})
@@ -68,6 +69,8 @@ def s3_server(folder: Path) -> Iterator[None]:
     finally:
         server.kill()
         server.wait()
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def measured(rounds: int, *, examples: int, sizes: Sequence[int] = SIZES, steps: int = STEPS) -> list[list[str]]:

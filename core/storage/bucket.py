@@ -22,7 +22,7 @@ CONNECT_SECONDS, READ_SECONDS = 10, 30  # limits for a connection, and for an an
 TRIES = 3  # within one call; callers repeat calls that can wait
 PART_BYTES = 1 << 24  # of a large object: the memory that an upload takes
 _MOST_SAID = 300
-_REFUSALS = ("credential", "forbidden", "access denied", "token", "signature", "accesskey", "access key", "401", "403")
+_REFUSALS = ("ExpiredToken", "InvalidToken", "SignatureDoesNotMatch", "401", "403")  # besides permission errors
 
 
 class StorageError(Exception):
@@ -148,7 +148,8 @@ def _stored(info: Any) -> Stored:
 
 def _told(error: Exception) -> StorageError:
     text = " ".join(as_said(str(error)).split()).rstrip(".") or type(error).__name__
-    missing = isinstance(error, FileNotFoundError)
-    known = f"{type(error).__name__} {text}".lower()
-    refused = missing or isinstance(error, PermissionError) or any(word in known for word in _REFUSALS)
+    answer = getattr(error.__cause__, "response", None)  # botocore's
+    code = str(answer["Error"]["Code"] if answer else getattr(error, "code", ""))  # or Google's
+    refused = isinstance(error, FileNotFoundError | PermissionError) or code in _REFUSALS
+    refused |= "Credentials" in type(error).__name__ or "Refresh" in type(error).__name__
     return StorageError(text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]} ...", refused=refused)

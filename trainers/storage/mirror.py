@@ -66,19 +66,20 @@ class Mirror:
         """Takes the address for this process, and downloads what the local folder lacks."""
         self.address, self.folder = bucket.address, workdir.named
         self.trouble: str | None = None  # the last error, until the storage works again
-        self._progressed = time.monotonic()
+        self._failing: float | None = None  # since when nothing was uploaded
+        self._ownership = Ownership(bucket, workdir.path)
         with explained(self.address, workdir.path):
             found = read_owner(bucket)
         workdir.create()
         workdir.lock()
         try:
             with explained(self.address, workdir.path):
-                self._ownership = Ownership(bucket, workdir.path)
                 self._ownership.wait_for(found, _say)
                 download(bucket, workdir.path, found, _say)
                 self._ownership.take()
                 self._upload = Upload(bucket, workdir.path, self._ownership.confirm, self._note_progress)
         except BaseException:
+            self._ownership.stop()
             workdir.release()
             raise
         self._ends = threading.Event()
@@ -88,7 +89,7 @@ class Mirror:
 
     def end(self) -> None:
         """Uploads the rest. Raises a `CheckpointError` that names what the address lacks if it takes no more."""
-        self._progressed = time.monotonic()
+        self._failing = None
         self._ends.set()
         said = time.monotonic() - SAID_SECONDS + 2.0 * LOOK_SECONDS
         while self._thread.is_alive():
@@ -116,16 +117,17 @@ class Mirror:
         rest, copied = 0.0, -FILES_SECONDS
         while True:
             ends, began = self._ends.wait(rest), time.monotonic()
-            if not (ends or self.trouble or self._upload.has_new_checkpoint or began - copied > FILES_SECONDS):
-                rest = LOOK_SECONDS
-                continue
             try:
+                if not (ends or self.trouble or self._upload.has_new_checkpoint or began - copied > FILES_SECONDS):
+                    rest = LOOK_SECONDS
+                    continue
                 self._upload.run()
                 if ends:
                     self._ownership.release()
             except Exception as error:  # the storage's, the disk's, or a mistake: a thread must not end in silence
                 self.trouble = str(error) or type(error).__name__
-                if self._ownership.is_lost or (ends and time.monotonic() - self._progressed > ENDING):
+                self._failing = self._failing or time.monotonic()
+                if self._ownership.is_lost or (ends and time.monotonic() - self._failing > ENDING):
                     return
                 rest = min(max(LOOK_SECONDS, 2.0 * rest), LONGEST)
                 if ends:
@@ -137,7 +139,7 @@ class Mirror:
             rest = max(LOOK_SECONDS, SHARE * (copied - began))
 
     def _note_progress(self) -> None:
-        self._progressed = time.monotonic()
+        self._failing = None
 
 
 class Warn(Hook):
