@@ -62,7 +62,7 @@ MODELS = {
         shard="200MB",
     ),
     "Llama": Model("llama", _SMALL, _LLAMA),
-    "Llama in bfloat16, two files": Model("llama", _SMALL, _LLAMA, "bfloat16", "200KB"),
+    "Llama in bfloat16, several files": Model("llama", _SMALL, _LLAMA, "bfloat16", "60KB"),
     "Mistral": Model("mistral", {**_SMALL, "sliding_window": 16}, {**_LLAMA, "window": 16}),
     "Qwen2": Model("qwen2", {**_SMALL, "tie_word_embeddings": True}, {**_LLAMA, "qkv_bias": True, "tied": True}),
     "Qwen3": Model("qwen3", {**_SMALL, "head_dim": 20}, {**_LLAMA, "qk_norm": True, "head_size": 20}),
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             in_transformers(python, "load", str(folder), str(back))
             files = len(list(folder.glob("*.safetensors")))
             print(
-                f"{name}, {files} files: logits up to {size:.2f} differ by at most {apart:.1e}, and all tensors come "
-                f"back to the bit ({versions})",
+                f"{name} (files: {files}): logits up to {size:.2f} differ by at most {apart:.1e}; all come back "
+                f"to the bit ({versions})",
                 flush=True,
             )
             worst = max(worst, apart / size)

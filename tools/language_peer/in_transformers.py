@@ -41,6 +41,7 @@ def load(folder: Path, back: Path) -> None:
 
 
 if __name__ == "__main__":
+    transformers.utils.logging.disable_progress_bar()
     if sys.argv[1] == "make":
         options = json.loads(sys.argv[4])
         own = {name: options.pop(name) for name in ("shard", "dtype")}
