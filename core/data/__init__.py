@@ -7,7 +7,7 @@ TensorShape([50, 1, 32, 8, 8, 1])
 """
 
 from core.data.arrays import ArraySource, npz
-from core.data.augment import random_crop, random_crop_and_flip, random_erasing, random_flip
+from core.data.augment import random_affine, random_crop, random_crop_and_flip, random_erasing, random_flip
 from core.data.bpe import bpe, train_bpe
 from core.data.cifar import cifar10
 from core.data.colours import colour_jitter
@@ -81,6 +81,7 @@ __all__ = [
     "parquet",
     "position_indices",
     "rand_augment",
+    "random_affine",
     "random_crop",
     "random_crop_and_flip",
     "random_erasing",

@@ -12,7 +12,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_size
+from core.arguments import check_finite, check_fraction, check_positive, check_size
 from core.errors import shown
 from core.random import Rng
 
@@ -89,6 +89,7 @@ def random_erasing(
     return tf.where(erased[..., None], tf.zeros([], images.dtype), images)
 
 
+@gin.configurable
 def random_affine(
     images: tf.Tensor, rng: Rng, *, turn: float = 0.0, shear: float = 0.0, scale: float = 1.0, shift: float = 0.0
 ) -> tf.Tensor:
@@ -97,7 +98,9 @@ def random_affine(
     The scale is drawn from `1 / scale` to `scale`. Other numbers are drawn from minus the limit to the limit. `affine`
     explains the units.
     """
-    chance = 2.0 * rng.wide.rows.uniform(images.shape[0], 5) - 1.0
+    check_positive(scale=scale)
+    check_finite(turn=turn, shear=shear, shift=shift)
+    chance = 2.0 * rng.wide.rows.uniform(_rows(images), 5) - 1.0
     turns, shears, scales, down, across = tf.unstack(chance, axis=1)
     moved = shift * tf.stack([down, across], axis=1)
     return affine(images, turn=turn * turns, shear=shear * shears, scale=scale**scales, shift=moved)
