@@ -1,16 +1,20 @@
-"""Residual networks: the papers' sizes, both norms, learning, and refusals."""
+"""Residual networks: the papers' sizes, both norms, learning, replicas, and refusals."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from core import layers
 from core.data import digits
 from core.data.augment import random_crop
-from core.optimizers import adamw
+from core.module import Module
+from core.optimizers import adamw, sgd
 from core.random import Rng, undrawn
 from core.task.statistics import commit
-from core.testing import assert_step_function, assert_updates_only
-from models import ResNet, ResNetClassifier
+from core.testing import Run, assemble, assert_step_function, assert_updates_only, on_virtual_cpus
+from core.testing.invariance import differences
+from models import Classifier, ResNet, ResNetClassifier
+from models.classifiers.resnet import ConvNorm, ResidualBlock
 from tests.commands import CHECKOUT
 from tests.pages import blocks
 from tools.invariance.subjects import configured
@@ -62,6 +66,37 @@ def test_step_of_batch_norm_trains_and_keeps_averages():
     commit(loss.statistics.averages())
     assert not np.allclose(task.evaluate(BATCH).per_example, before)
     assert task.evaluate(BATCH).statistics is None
+
+
+class TwoBlocks(Module):
+    """The parts of a `ResNet` in fewer layers: norms over space, and a last one over the rows of a few pixels."""
+
+    def __init__(self, rng):
+        super().__init__()
+        self.stem = ConvNorm(1, 4, 3, norm="batch", rng=rng.fold("stem"))
+        sizes = {"bottleneck": False, "stride": 2, "norm": "batch"}
+        self.blocks = [ResidualBlock(4, 8, **sizes, rng=rng.fold(0)), ResidualBlock(8, 8, **sizes, rng=rng.fold(1))]
+        self.logits = layers.Linear(8, 10, rng=rng.fold("logits"))
+
+    def __call__(self, x, *, statistics=None):
+        x = tf.nn.relu(self.stem(x, statistics=statistics))
+        for block in self.blocks:
+            x = block(x, statistics=statistics)
+        return self.logits(layers.global_average_pool(x))
+
+
+@pytest.mark.long
+def test_norms_over_two_replicas_differ_from_one_device_by_rounding_alone():
+    """In float64, two replicas differ by no more than the last bits of the variables and sums, which are float32."""
+    batch = {"image": tf.cast(BATCH["image"], tf.float64), "label": BATCH["label"]}
+
+    def task(rng):
+        return Classifier(TwoBlocks(rng), num_classes=10, optimizer=sgd(0.1))
+
+    one, two = (Run(assemble(task, on_virtual_cpus(replicas)), batch).train(1) for replicas in (1, 2))
+    for expected, found in ((one.variables, two.variables), (one.figures, two.figures), (one.norms, two.norms)):
+        assert found.keys() == expected.keys()
+        assert differences(expected, found)[0].size < 1e-7
 
 
 @pytest.mark.long
