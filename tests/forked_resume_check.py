@@ -1,6 +1,5 @@
 """Makes `--mode=resume_check` fork the runs that it compares, if it is a fork of `tests.fork_server`."""
 
-import os
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,8 @@ def begin() -> None:
     resume_check.subprocess = SimpleNamespace(run=run)
 
 
-def run(command: Sequence[str], **_: Any) -> Done:
+def run(command: Sequence[str], *, env: dict[str, str], **_: Any) -> Done:
     """Returns what `subprocess.run` returns; the command's errors fit into a pipe."""
-    process = Forks.Popen(command, env=dict(os.environ), preexec_fn=lambda: None, stdout=Forks.PIPE)
+    process = Forks.Popen(command, env=env, preexec_fn=lambda: None, stdout=Forks.PIPE)
     stdout, stderr = process.stdout.read(), process.stderr.read()
     return Done(command, process.wait(), stdout.decode(), stderr.decode())

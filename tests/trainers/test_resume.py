@@ -197,7 +197,9 @@ adam.learning_rate = 0.01
 Trainer.steps = 100
 Trainer.global_batch_size = 2
 Trainer.chunk_steps = 2
-Trainer.hooks = [@EarlyStopping()]
+Trainer.hooks = [@EarlyStopping(), @Track()]
+Track.to = "mlflow"
+Track.url = "sqlite:///trials.db"
 Trainer.keep_best = "max accuracy"
 Trainer.keep_every = 1000
 EarlyStopping.figure = "max accuracy"
@@ -207,10 +209,11 @@ EarlyStopping.every = 500
 
 @pytest.mark.long
 def test_resume_check(tmp_path):
-    """It holds with a history of images and averages, for a run that keeps more checkpoints and may stop early."""
+    """It holds with a history of images, averages, more checkpoints, an early stop and a tracker that gets no trial."""
     (tmp_path / "remembering.py").write_text(REMEMBERING)
     (tmp_path / "remembering.gin").write_text(REMEMBERED)
     files = ["--gin_file=remembering.gin", f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}"]
     done = resume_checked(*files, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "resume is exact" in done.stdout
+    assert not (tmp_path / "trials.db").exists()  # no tracker gets the runs that are compared

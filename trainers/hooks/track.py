@@ -1,5 +1,6 @@
 """Copies a run to an experiment tracker while it lasts: `Trainer.hooks = [@Track()]`, `Track.to = 'mlflow'`."""
 
+import os
 import signal
 import sys
 import threading
@@ -17,15 +18,17 @@ from trainers.track.mirror import Mirror, told
 SECONDS = 5.0  # between two looks at the run's folder
 SHARE = 200.0  # the thread rests this many times as long as it computed
 LONGEST = 60.0  # seconds until an unreachable tracker is tried again
+UNTRACKED = "TAPELOOP_UNTRACKED"  # in the environment of trial runs, which no tracker gets
 ENDING = 10.0  # seconds that the end of a run waits for the tracker
 
 
 @gin.configurable
 class Track(Hook):
-    """Copies metrics, configuration, samples and the newest checkpoint's path to the tracker `to`, such as "mlflow".
+    """Copies metrics, configuration, samples and the newest checkpoint's path to the tracker `to`.
 
-    `url` is the tracker's address (`None`: its own default), and `project` groups runs. A thread of the chief reads the
-    run's folder every few seconds. If the tracker fails, the run warns once and continues, and the thread tries again.
+    `to` is "mlflow", "trackio" or "wandb". `url` is MLflow's address (`None`: its own default), and `project` groups
+    runs. A thread of the chief reads the run's folder every few seconds. If the tracker fails, the run warns once and
+    continues, and the thread tries again.
     """
 
     def __init__(self, *, to: str = gin.REQUIRED, url: str | None = None, project: str | None = None):
@@ -39,7 +42,7 @@ class Track(Hook):
             self._mirror(run)
 
     def begin(self, run: Run) -> None:
-        if is_chief():
+        if is_chief() and UNTRACKED not in os.environ:
             self._run, self._follower = run, _Follower(self._mirror(run))
 
     def after_chunk(self, run: Run) -> None:
@@ -100,6 +103,8 @@ class _Follower:
             began = time.thread_time()
             try:
                 self._mirror.sync(self._state)
+                if ends:
+                    self._mirror.close()
                 took = time.thread_time() - began if rest else 0.0  # the first time, it may send a long past
                 self.trouble, rest = None, max(SECONDS, SHARE * took)
             except Exception as error:  # whatever the tracker's package raises

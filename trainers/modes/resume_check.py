@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import re
 import shutil
@@ -18,6 +19,7 @@ from core import checkpoint
 from core.errors import CheckpointError, TapeloopError
 from trainers.experiment import Experiment, refuse_servers
 from trainers.hooks.early_stopping import EarlyStopping
+from trainers.hooks.track import UNTRACKED
 from trainers.session import Session
 from trainers.settings import Settings
 from trainers.workdir import CHOICE
@@ -82,7 +84,8 @@ class _RunFailedError(TapeloopError):
 
 def _train(flags: list[str], workdir: Path, *, expected: int = 0) -> str:
     command = [sys.executable, "-m", "trainers.main", *flags, f"--workdir={workdir}"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    env = {**os.environ, UNTRACKED: "1"}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False, env=env)
     if done.returncode != expected:
         text = done.stderr.strip().removeprefix("error: ") or "it said nothing"
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode  # by a signal, as a shell says it

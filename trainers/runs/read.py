@@ -47,6 +47,11 @@ class Run:
         return as_said(str(self.path)).replace("\n", "\\n")
 
     @property
+    def checkpoint(self) -> str:
+        """Returns the path of the newest checkpoint, or ""."""
+        return str(max((self.path / "checkpoints").glob("step-*"), default=""))
+
+    @property
     def reached(self) -> str:
         """Returns the run's step and, if different, its planned number of steps, as "50 of 100"."""
         return f"{self.step:,}" + (f" of {self.steps:,}" if self.steps not in (None, self.step) else "")

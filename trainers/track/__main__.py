@@ -1,4 +1,4 @@
-"""`python -m trainers.track --to=mlflow [--url=URL] [--project=NAME] [--run=]FOLDER ...`
+"""`python -m trainers.track --to=TRACKER [--url=URL] [--project=NAME] [--run=]FOLDER ...`
 
 Sends to a tracker what it lacks of runs that have ended. It doesn't import TensorFlow.
 """
@@ -20,7 +20,7 @@ from trainers.runs.find import find_runs
 from trainers.runs.read import RUNNING, read_run
 from trainers.track.mirror import PROJECT, TRACKERS, Mirror, told
 
-USAGE = """python -m trainers.track --to=mlflow [--url=URL] [--project=NAME] [FOLDER ...]
+USAGE = """python -m trainers.track --to=TRACKER [--url=URL] [--project=NAME] [FOLDER ...]
 
 Sends to an experiment tracker what it lacks of the runs in and below folders (default: `runs`): metrics, configuration,
 samples, result and the path of the newest checkpoint. Each step is sent once, however often the command runs."""
@@ -53,6 +53,7 @@ def run(flags: FlagValues) -> int:
             mirror = Mirror(path, flags.to, flags.url, flags.project)
             try:
                 sent = mirror.sync()
+                mirror.close()
             except Exception as error:  # whatever the tracker's package raises
                 where = f" at `{mirror.url}`" if mirror.url else ""
                 text = f"{flags.to}{where} doesn't take the run in `{path}`: {told(error)}. Nothing is lost: repeat "

@@ -1,5 +1,6 @@
 """Copies a run's folder to an experiment tracker: whatever the tracker lacks, each step once."""
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -12,16 +13,18 @@ from core.errors import ConfigurationError, as_said, did_you_mean, shown
 from trainers.runs.read import Run, read_run
 
 PROJECT = "tapeloop"
-TRACKERS = ("mlflow",)  # each is a file of this folder, and an extra in `pyproject.toml`
+TRACKERS = ("mlflow", "trackio", "wandb")  # each is a file of this folder, and an extra in `pyproject.toml`
+LOCAL = ("trackio", "wandb")  # they write files on this machine, and have no address
 COPIED = ("config/operative.gin", "config/given.gin", "run.json", "result.json")  # and all of `samples/`
+IMAGES = (".gif", ".jpeg", ".jpg", ".png")
 MOST_TOLD = 600  # letters of a tracker's error, which may quote a whole page
 
 
 class Tracker(Protocol):
     """An experiment tracker, called through its own package."""
 
-    def open(self, name: str, run_id: str | None) -> str:
-        """Begins a run called `name`, or resumes the run `run_id`. Returns the run's id."""
+    def open(self, path: Path, run_id: str | None) -> str:
+        """Begins a run for the folder `path`, or resumes the run `run_id`. Returns the run's id."""
 
     def steps(self, names: Iterable[str]) -> Mapping[str, set[int]]:
         """Returns the steps that the tracker has of each metric."""
@@ -31,6 +34,9 @@ class Tracker(Protocol):
 
     def describe(self, run: Run, files: Mapping[str, Path]) -> None:
         """Uploads `files` by name, and shows configuration and state of the run."""
+
+    def close(self) -> None:
+        """Completes what was written. No call follows."""
 
 
 class Mirror:
@@ -44,6 +50,10 @@ class Mirror:
         if to not in TRACKERS:
             known = ", ".join(f"`{name}`" for name in TRACKERS)
             raise ConfigurationError(f"{shown(to)} isn't a tracker: give {known}.{did_you_mean(str(to), TRACKERS)}")
+        if url is not None and to in LOCAL:
+            raise ConfigurationError(
+                f"`url` is {shown(url)}, but {to} writes files on this machine and has no address: leave `url` out."
+            )
         try:
             self._make: Any = importlib.import_module(f"trainers.track.{to}").connect
         except ImportError as error:
@@ -89,18 +99,25 @@ class Mirror:
             changed = self._changed()
             tracker.describe(run, {name: self._path / name for name in changed})
         except Exception:
-            self._tracker = None  # it is asked again for what it has
+            with contextlib.suppress(Exception):  # the first error is reported
+                self.close()
             raise
-        self._tracker = tracker
         self._kept["files"] |= changed
         if changed:
             self._write()
         return sum(map(len, rows.values()))
 
+    def close(self) -> None:
+        """Completes the copy. The next `sync` asks the tracker again for what it has."""
+        tracker, self._tracker = self._tracker, None
+        if tracker:
+            tracker.close()
+
     def _open(self) -> Tracker:
         tracker: Tracker = self._make(self.url, self._project)
         before = self.run_id
-        self._kept["run"] = tracker.open(self._path.resolve().name, before)
+        self._kept["run"] = tracker.open(self._path, before)
+        self._tracker = tracker
         if before is None:
             self._write()  # at once: an error from here on mustn't lose the id
         self._steps = {}
@@ -108,9 +125,7 @@ class Mirror:
 
     def _changed(self) -> dict[str, int]:
         """Returns the files that are new or have changed, with their times."""
-        samples = sorted((self._path / "samples").rglob("[!.]*"))
-        names = [*COPIED, *(str(path.relative_to(self._path)) for path in samples)]
-        times = {name: (self._path / name).stat().st_mtime_ns for name in names if (self._path / name).is_file()}
+        times = {name: path.stat().st_mtime_ns for name, path in copied(self._path).items()}
         return {name: time for name, time in times.items() if self._kept["files"].get(name) != time}
 
     def _read(self) -> dict[str, dict[str, Any]]:
@@ -126,6 +141,25 @@ class Mirror:
 
     def _write(self) -> None:
         write_whole({self._file: json.dumps({**self._read(), self._to: self._kept}, indent=2).encode()})
+
+
+def copied(path: Path) -> dict[str, Path]:
+    """Returns the files of a run's folder that trackers get, by name."""
+    samples = sorted((path / "samples").rglob("[!.]*"))
+    names = [*COPIED, *(str(sample.relative_to(path)) for sample in samples)]
+    return {name: path / name for name in names if (path / name).is_file()}
+
+
+def sample_of(name: str) -> tuple[int, str]:
+    """Returns a sample's step, and what it shows.
+
+    >>> sample_of("samples/step-000000100.png"), sample_of("samples/reconstructed-000000100.png")
+    ((100, 'samples'), (100, 'samples/reconstructed'))
+    """
+    kind, _, step = Path(name).with_suffix("").as_posix().rpartition("-")
+    if not step.isdecimal():
+        return 0, name
+    return int(step), kind.removesuffix("/step")
 
 
 def told(error: Exception) -> str:

@@ -35,12 +35,12 @@ class MlflowRun:
         self._id = ""
         self._told: dict[str, str] | None = None  # tags and the status that the server has
 
-    def open(self, name: str, run_id: str | None) -> str:
-        """Begins a run called `name`, or resumes `run_id`. Returns the run's id."""
+    def open(self, path: Path, run_id: str | None) -> str:
+        """Begins a run with the folder's name, or resumes `run_id`. Returns the run's id."""
         if run_id is None:
             found = self._client.get_experiment_by_name(self._project)
             experiment = found.experiment_id if found else self._client.create_experiment(self._project)
-            run_id = str(self._client.create_run(experiment, run_name=name).info.run_id)
+            run_id = str(self._client.create_run(experiment, run_name=path.resolve().name).info.run_id)
         self._id = run_id
         return run_id
 
@@ -69,7 +69,7 @@ class MlflowRun:
             folder = Path(name).parent
             self._client.log_artifact(self._id, str(path), None if folder == Path() else str(folder))
         tags = {
-            "checkpoint": str(max((run.path / "checkpoints").glob("step-*"), default="")),
+            "checkpoint": run.checkpoint,
             "reason": run.reason,
             "mlflow.source.name": " ".join(map(str, run.record.get("command", ()))),
             "mlflow.source.git.commit": str(run.record.get("git") or ""),
@@ -85,6 +85,9 @@ class MlflowRun:
             else:
                 self._client.set_terminated(self._id, status)
         told |= {**new, "status": status}
+
+    def close(self) -> None:
+        """Does nothing: the server has everything."""
 
 
 connect = MlflowRun

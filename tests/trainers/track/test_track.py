@@ -40,8 +40,8 @@ def history(url, path, name):
     return sorted((point.step, point.value) for point in client.get_metric_history(id_of(path), name))
 
 
-def id_of(path):
-    return json.loads((path / "trackers.json").read_text())["mlflow"]["run"]
+def id_of(path, to="mlflow"):
+    return json.loads((path / "trackers.json").read_text())[to]["run"]
 
 
 def test_mlflow_gets_the_folder_of_a_run_once(store, tmp_path, capsys):
@@ -100,9 +100,9 @@ def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
     assert history(store, path, "eval/loss") == [*LOSSES.items()]
 
 
-def tracked(tmp_path, url, *, steps=40, resumes=False, **settings):
+def tracked(tmp_path, url=None, *, to="mlflow", project=None, steps=40, resumes=False, **settings):
     """Trains with a tracker. Returns the trainer, and what its screen showed."""
-    hook, screen = track.Track(to="mlflow", url=url), Notes()
+    hook, screen = track.Track(to=to, url=url, project=project), Notes()
     trainer = idle(make(tmp_path, steps=steps, hooks=[hook], **settings))
     if resumes:
         trainer.state.restore(newest(trainer))
@@ -169,8 +169,12 @@ def test_a_run_warns_once_of_a_tracker_that_fails(status, says, server, tmp_path
     assert f"`python -m trainers.track --to=mlflow {trainer.workdir.named}` sends the rest." in warning
 
 
-def test_only_the_chief_sends(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(track, "is_chief", lambda: False)
+@pytest.mark.parametrize("cause", ["another worker", "a trial run"])
+def test_only_the_chief_of_a_real_run_sends(cause, store, tmp_path, monkeypatch):
+    if cause == "another worker":
+        monkeypatch.setattr(track, "is_chief", lambda: False)
+    else:
+        monkeypatch.setenv(track.UNTRACKED, "1")
     trainer, _ = tracked(tmp_path, store)
     assert not (trainer.workdir.path / "trackers.json").exists()
 
@@ -189,7 +193,9 @@ def test_an_error_of_the_run_is_its_status(store, tmp_path):
 
 def test_mistakes_are_refused(tmp_path, monkeypatch, capsys):
     path = write_run(tmp_path / "a")
-    with pytest.raises(ConfigurationError, match=r"'mlfow' isn't a tracker: give `mlflow`\. Did you mean `mlflow`"):
+    with pytest.raises(
+        ConfigurationError, match=r"'mlfow' isn't a tracker: give `mlflow`, `trackio`, `wandb`\. Did you mean `mlflow`"
+    ):
         Mirror(path, "mlfow")
     assert main(["--to=mlflow", "--url=http://127.0.0.1:9", str(path)]) == 2
     assert "mlflow at `http://127.0.0.1:9` doesn't take the run in" in capsys.readouterr().err
