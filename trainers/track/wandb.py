@@ -103,6 +103,7 @@ class WandbRun:
     def _begin(self) -> None:
         """Begins a copy with the metrics of the one before, unless this process already writes one."""
         if self._copy is None:
+            (self._path / "wandb").mkdir(exist_ok=True)  # W&B would fall back to a temporary folder
             self._copy = wandb.init(
                 project=self._project,
                 id=self._id,
@@ -110,8 +111,6 @@ class WandbRun:
                 settings=wandb.Settings(root_dir=str(self._path), **SETTINGS),
                 reinit="create_new",  # leaves alone what the training program itself tracks
             )
-            if self._path not in Path(self._copy.dir).parents:  # W&B's fallback would be lost
-                raise PermissionError(f"`{self._path / 'wandb'}` isn't a folder that can be written")
             # W&B's own steps only rise, but an evaluation may come later than the next steps.
             self._copy.define_metric("*", step_metric="step")
             for step, row in (self._held or {}).items():
@@ -131,9 +130,9 @@ def _read(path: Path) -> dict[int, dict[str, float]] | None:
             record = json.loads(line)
             ended = ended or record["type"] == "exit"
             item = record.get("history", {}).get("item", {})
-            values = {name: x for name, x in item.items() if "/" in name and type(x) in (int, float)}
-            rows.setdefault(item.get("step"), {}).update(values)
-    rows.pop(None, None)  # type: ignore[call-overload]
+            if "step" in item and not any(name.endswith("._type") for name in item):  # no image
+                values = {name: float(x) for name, x in item.items() if name != "step" and not name.startswith("_")}
+                rows.setdefault(item["step"], {}).update(values)
     return rows if ended else None
 
 

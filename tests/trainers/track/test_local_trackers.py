@@ -43,7 +43,7 @@ def read(to, path, project):
     for row in rows:
         for name, value in row.items():
             found.setdefault(name, []).append((row["step"], value))
-    return found
+    return {name: sorted(values, key=lambda pair: pair[0]) for name, values in found.items()}
 
 
 def described(to, path, project):
@@ -62,7 +62,8 @@ def written(tmp_path):
     """Writes the folder of a run with a sample and a checkpoint."""
     path = write_run(tmp_path / "a")
     (path / "samples").mkdir()
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path / "samples" / "step-000000100.png")
+    for name in ("step-000000100.png", "reconstructed-000000100.png"):
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path / "samples" / name)
     (path / "checkpoints" / "step-000000300").mkdir(parents=True)
     (path / "checkpoints" / "step-000000300" / "weights").write_bytes(b"1")
     return path
@@ -93,8 +94,9 @@ def test_a_tracker_gets_the_folder_of_a_run_once(to, tmp_path, capsys):
     (path / "samples" / "step-000000400.png").write_bytes(b"no picture")
     assert main(words) == 0
     found = read(to, path, project)
-    assert sorted(found["eval/loss"]) == [*LOSSES.items(), (400, 0.5)]
+    assert found["eval/loss"] == [*LOSSES.items(), (400, 0.5)]
     assert found["eval/late"] == [(100, 1.0)]
+    assert {len(values) for name, values in found.items() if name.startswith("samples/reconstructed")} == {1}
     assert id_of(path, to) == before
     said = capsys.readouterr().out.splitlines()
     assert said == [f"{path}: {n} values sent to {to}, as run {before}" for n in (3, 0, 2)]
