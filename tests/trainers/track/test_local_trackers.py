@@ -18,10 +18,17 @@ from core.errors import ConfigurationError
 from core.telemetry import JsonLines
 from tests.trainers.track.test_track import id_of, tracked
 from tests.written_runs import LOSSES, write_run
+from trainers.hooks import track
 from trainers.track.__main__ import main
 from trainers.track.mirror import Mirror
 
 TRACKERS = ("trackio", "wandb")
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """The end of a run waits as long as a slow machine takes."""
+    monkeypatch.setattr(track, "ENDING", 600.0)
 
 
 def wandb_prints(path, *flags):
