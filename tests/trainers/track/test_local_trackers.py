@@ -160,11 +160,15 @@ def test_a_run_is_copied_while_it_lasts_and_resumes_under_its_id(to, tmp_path):
 
 
 @pytest.mark.parametrize("to", TRACKERS)
-def test_a_run_warns_once_of_a_tracker_without_room(to, tmp_path, monkeypatch):
-    if to == "wandb":
-        (tmp_path / "run" / "wandb").parent.mkdir(exist_ok=True)
-        (tmp_path / "run" / "wandb").write_text("a file")
-    trainer, notes = tracked(tmp_path, to=to, project="../x" if to == "trackio" else None)
+def test_a_run_warns_once_of_a_tracker_that_cannot_write(to, tmp_path):
+    project = "blocked"
+    blocked = SQLiteStorage.get_project_db_path(project) if to == "trackio" else tmp_path / "run" / "wandb" / "x"
+    blocked.parent.parent.mkdir(parents=True, exist_ok=True)
+    if to == "trackio":
+        blocked.mkdir(parents=True)  # in place of the database
+    else:
+        blocked.parent.write_text("in place of the folder")
+    trainer, notes = tracked(tmp_path, to=to, project=project)
     assert trainer.step == 40
     (warning,) = (text for text in notes if to in text)
     assert warning.startswith(f"Warning: {to} doesn't take this run's metrics: ")
