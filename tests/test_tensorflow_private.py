@@ -16,7 +16,8 @@ FILES = sorted(
     path for package in ("core", "models", "trainers", "benchmarks") for path in (CHECKOUT / package).rglob("*.py")
 )
 IMPORTED = {"Any", "Callable", "Iterator", "Sequence", "cond_v2", "tf", "while_v2"}
-OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe", "_to_dict"}  # of named tuples, `os`, `sys` and trackio
+# Private names that belong to named tuples, `os`, `sys` and trackio.
+OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe", "_to_dict"}
 
 
 def private_imports(tree):

@@ -22,6 +22,7 @@ from models.language.transformer import Transformer
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_BYTES = 1 << 20  # of `config.json`
+LARGEST = 1e15  # of its numbers
 TABLES = ("tokens/w", "positions/w")  # matrices that are never transposed
 Names = Mapping[str, tuple[str, ...]]  # ours by theirs; several are parts of one matrix, along its last axis
 
@@ -159,7 +160,7 @@ def number(config: Mapping[str, Any], folder: Path, name: str, default: Any = No
     """Returns a number of `config.json`; raises a `CheckpointError` if it is missing or no number."""
     value = config.get(name, default)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
         raise CheckpointError(
             f"`{folder / 'config.json'}` has `{name}` = {shown(value)}, where a number above 0 should be: save the "
             "model by `save_pretrained` again."

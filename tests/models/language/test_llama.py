@@ -1,6 +1,7 @@
 """Llama, Mistral and Qwen from files of `transformers` compute what a transcription in NumPy does."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -100,6 +101,8 @@ def test_networks_of_another_kind_are_refused(settings, message, tmp_path):
         ({"attention_bias": True}, "`attention_bias` = True"),
         ({"num_attention_heads": "4"}, "has `num_attention_heads` = '4', where a number above 0"),
         ({"intermediate_size": -1}, "has `intermediate_size` = -1"),
+        ({"hidden_size": math.nan}, "has `hidden_size` = nan"),
+        ({"rope_theta": math.inf}, "has `rope_theta` = inf"),
     ],
 )
 def test_models_that_no_network_computes_are_refused(changes, message, tmp_path):
