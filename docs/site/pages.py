@@ -118,8 +118,11 @@ def redirect(new: str) -> str:
 
 
 def reference() -> Iterator[tuple[str, str]]:
-    """Yields the pages of the reference: their names, and their texts as `mkdocstrings` reads them."""
-    packages = public()
+    """Yields the pages of the reference: their names, and their texts as `mkdocstrings` reads them.
+
+    A name that two packages export is described on the page of the first. The other page links to it.
+    """
+    packages, described = public(), set[str]()
     index = ["# API", "", "All public names, by concept and by package.", "", "| concept | |", "| --- | --- |"]
     for concept in CONCEPTS:
         name, place = next((name, names[concept]) for name, (_, names) in packages.items() if concept in names)
@@ -127,7 +130,8 @@ def reference() -> Iterator[tuple[str, str]]:
     index += ["", "| package | |", "| --- | --- |"]
     for name, (about, names) in packages.items():
         index.append(f"| [`{name}`]({name}.md) | {about} |")
-        entries = [f"::: {place}" for place in names.values()]
+        entries = [f"## [`{x}`][{place}]" if place in described else f"::: {place}" for x, place in names.items()]
+        described |= {*names.values()}
         yield f"reference/{name}.md", "\n\n".join([f"# `{name}`", about, *entries]) + "\n"
     yield "reference/index.md", "\n".join(index) + "\n"
 
