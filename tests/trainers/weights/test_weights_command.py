@@ -8,11 +8,12 @@ from core.errors import ConfigurationError
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
-from models import LanguageModel, TransformerConfig
+from models import LanguageModel, ResNetClassifier, TransformerConfig
+from models.classifiers import resnet_weights
 from models.language import llama_weights
 from models.language.pretrained import family_of
 from tests.commands import CONFIGS, one_paragraph, passed
-from trainers.weights.__main__ import main
+from trainers.weights.__main__ import WRITERS, main
 
 LLAMA = {
     "positions": "rotary", "rotary_base": 500.0, "norm": "rms", "feed_forward": "swiglu", "bias": False, "tied": False,
@@ -50,6 +51,15 @@ def test_run_is_written_as_a_llama_that_computes_the_same(here, capsys):
     begin_with(llama_weights("written"), task)
     tokens = tf.reshape(tf.range(32, dtype=tf.int32), [2, 16])
     assert (task.net(tokens).numpy() == trainers.load("text").task.net(tokens).numpy()).all()
+
+
+def test_resnet_is_written_as_a_state_dict_that_computes_the_same(tmp_path):
+    sizes = {"image_shape": (8, 8, 1), "depth": 18, "stem": "cifar", "width": 4, "optimizer": sgd(0.1)}
+    task, other = (ResNetClassifier(**sizes, rng=Rng.from_seed(seed)) for seed in (0, 1))
+    WRITERS["torchvision"](task, tmp_path / "written")
+    begin_with(resnet_weights(str(tmp_path / "written" / "model.safetensors")), other)
+    images = tf.random.stateless_normal([2, 8, 8, 1], [0, 0])
+    assert (task.net(images).numpy() == other.net(images).numpy()).all()
 
 
 @pytest.mark.parametrize(
