@@ -16,6 +16,7 @@ from core.data.csv_files import csv
 from core.data.digit_pairs import digit_pairs
 from core.data.digits import digits
 from core.data.files import bad_example
+from core.data.hugging_face import hugging_face
 from core.data.idx import mnist
 from core.data.image_files import unreadable_image
 from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
@@ -68,6 +69,7 @@ __all__ = [
     "digit_pairs",
     "digits",
     "eval_chunks",
+    "hugging_face",
     "image_folder",
     "imagenet",
     "labelled_folders",

@@ -6,7 +6,6 @@ in its folder, or in the user's cache if that folder isn't writable. An index is
 modification time stay the same. It is written atomically, so several processes may make it at the same time.
 """
 
-import dataclasses
 import hashlib
 import os
 import struct
@@ -30,32 +29,39 @@ _MAGIC = b"TAPELOOP INDEX1\n"
 _GZIP = b"\x1f\x8b"
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordFile:
+class IndexedFile:
     """A TFRecord file and its index. Record i has the bytes from `places[i]` to `places[i + 1]`."""
 
-    path: Path
-    modified: int  # nanoseconds
-    places: Places
+    def __init__(self, path: Path, modified: int, places: Places):
+        self.path, self.places = path, places
+        self._modified = modified  # nanoseconds
+        self._proved = np.zeros(len(self), np.bool_)
 
     def __len__(self) -> int:
         return len(self.places) - 1
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """Returns the records with these numbers. Each includes its length and checksums."""
+        """Returns the records with these numbers. A record's checksum is verified when it is first read."""
         try:
             with open_file(self.path) as file:
                 state = os.fstat(file.fileno())
-                if (state.st_size, state.st_mtime_ns) != (self.places[-1], self.modified):
+                if (state.st_size, state.st_mtime_ns) != (self.places[-1], self._modified):
                     raise BadExampleError(
                         f"{self.path} has changed since the run began; leave it as it is while it runs."
                     )
                 ends = [(int(self.places[i]), int(self.places[i + 1])) for i in numbers]
-                return [os.pread(file.fileno(), end - begin, begin) for begin, end in ends]
+                read = [os.pread(file.fileno(), end - begin, begin) for begin, end in ends]
         except OSError as error:
             raise BadExampleError(f"{self.path} can't be read: {error.strerror}.") from error
+        new = [i for i, number in enumerate(numbers) if not self._proved[number]]
+        self._prove([numbers[i] for i in new], [read[i] for i in new])
+        return [each[12:-4] for each in read]
 
-    def prove(self, numbers: Sequence[int], read: Sequence[bytes]) -> None:
+    def name_of(self, number: int) -> str:
+        """Returns a record's name in errors: "record 3 of FILE (at byte 120)"."""
+        return f"record {number} of {self.path} (at byte {self.places[number]})"
+
+    def _prove(self, numbers: Sequence[int], read: Sequence[bytes]) -> None:
         """Raises a `BadExampleError` if the length or checksum of a record in `read` is wrong."""
         sums = masked([each[12:-4] for each in read])
         for number, each, found in zip(numbers, read, sums.tolist(), strict=True):
@@ -64,13 +70,10 @@ class RecordFile:
                 raise BadExampleError(
                     f"{self.name_of(number)} is damaged: its check sum is another; write or copy the file again."
                 )
-
-    def name_of(self, number: int) -> str:
-        """Returns a record's name in errors: "record 3 of FILE (at byte 120)"."""
-        return f"record {number} of {self.path} (at byte {self.places[number]})"
+            self._proved[number] = True
 
 
-def index_of(path: Path) -> RecordFile:
+def index_of(path: Path) -> IndexedFile:
     """Returns a file with its index, which is read if it is stored, and otherwise made and stored."""
     with reading(path) as file:
         state = os.fstat(file.fileno())
@@ -80,7 +83,7 @@ def index_of(path: Path) -> RecordFile:
     for place in kept:
         places = _read(place, header)
         if places is not None:
-            return RecordFile(path, state.st_mtime_ns, places)
+            return IndexedFile(path, state.st_mtime_ns, places)
     places = _walked(path, state.st_size)
     body = places.astype("<i8").tobytes()
     for place in kept:
@@ -90,7 +93,7 @@ def index_of(path: Path) -> RecordFile:
             break
         except (OSError, NoRoomError):  # without an index the next run scans again
             continue
-    return RecordFile(path, state.st_mtime_ns, places)
+    return IndexedFile(path, state.st_mtime_ns, places)
 
 
 def masked(pieces: Sequence[bytes]) -> npt.NDArray[np.uint32]:

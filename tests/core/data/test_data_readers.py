@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from data_lab import everything, level, png
 
-from core.data import Source, csv, image_folder, labelled_folders, npz, parquet, text_files, tfrecord
+from core.data import Source, csv, hugging_face, image_folder, labelled_folders, npz, parquet, text_files, tfrecord
 from core.errors import DataError
 from core.testing import assert_source
 
@@ -43,6 +43,12 @@ def write_images(path: Path, folder: str = "") -> None:
         png(path / folder / f"{number:02}.png", level(number))
 
 
+def write_arrow(path: Path) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"id": NUMBERS}).save_to_disk(str(path), num_shards=3)
+
+
 READERS = {
     "csv": Reader(
         "table.csv",
@@ -68,6 +74,13 @@ READERS = {
         lambda files: tfrecord(files, {"id": "int"}),
         "id",
         r"`tfrecord.files` is .* names no file",
+    ),
+    "hugging_face": Reader(
+        "saved",
+        write_arrow,
+        lambda directory: hugging_face(directory, {"id": "int"}),
+        "id",
+        r"There is no folder .*; give one that `save_to_disk` of `datasets` made",
     ),
     "npz": Reader(
         "data.npz",
