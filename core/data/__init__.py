@@ -39,6 +39,7 @@ from core.data.token_files import token_file
 from core.data.token_windows import TokenWindows
 from core.data.tokenizers import Tokenizer, byte_tokens
 from core.data.topics import topics
+from core.data.webdataset import webdataset
 
 __all__ = [
     "ArraySource",
@@ -96,5 +97,6 @@ __all__ = [
     "train_chunks",
     "unpaired_folders",
     "unreadable_image",
+    "webdataset",
     "weighted",
 ]

@@ -1,12 +1,10 @@
 """Indices of TFRecord files: the offset of each record, so that any record can be read by number.
 
 A record has its length (8 bytes), the length's checksum (4), the content, and the content's checksum (4). So the offset
-of a record follows only from the records before it. A file is scanned once, and the offsets are stored in `.NAME.index`
-in its folder, or in the user's cache if that folder isn't writable. An index is valid while the file's size and
-modification time stay the same. It is written atomically, so several processes may make it at the same time.
+of a record follows only from the records before it. A file is scanned once, and the offsets are stored
+(`core/data/kept_index.py`).
 """
 
-import hashlib
 import os
 import struct
 from collections.abc import Sequence
@@ -16,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from core.data.crc32c import crc32c
-from core.data.files import BadExampleError, open_file, reading
-from core.disk import write_whole
-from core.errors import DataError, NoRoomError, TapeloopError
+from core.data.files import BadExampleError, open_file
+from core.data.kept_index import kept_index
+from core.errors import DataError
 
 Places = npt.NDArray[np.int64]
 
 AROUND = 16  # bytes of a record besides its content
 _LENGTH = struct.Struct("<QI")
-_HEADER = struct.Struct("<16sqq")  # magic, size and modification time of the file; then the offsets, then their SHA-256
 _MAGIC = b"TAPELOOP INDEX1\n"
 _GZIP = b"\x1f\x8b"
 
@@ -75,44 +72,14 @@ class IndexedFile:
 
 def index_of(path: Path) -> IndexedFile:
     """Returns a file with its index, which is read if it is stored, and otherwise made and stored."""
-    with reading(path) as file:
-        state = os.fstat(file.fileno())
-    header = _HEADER.pack(_MAGIC, state.st_size, state.st_mtime_ns)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapeloop" / "tfrecord"
-    kept = [path.with_name(f".{path.name}.index"), cache / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.index"]
-    for place in kept:
-        places = _read(place, header)
-        if places is not None:
-            return IndexedFile(path, state.st_mtime_ns, places)
-    places = _walked(path, state.st_size)
-    body = places.astype("<i8").tobytes()
-    for place in kept:
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_whole({place: header + body + hashlib.sha256(body).digest()})
-            break
-        except (OSError, NoRoomError):  # without an index the next run scans again
-            continue
-    return IndexedFile(path, state.st_mtime_ns, places)
+    modified, places = kept_index(path, "tfrecord", _MAGIC, lambda size: _walked(path, size).astype("<i8").tobytes())
+    return IndexedFile(path, modified, np.frombuffer(places, "<i8").astype(np.int64))
 
 
 def masked(pieces: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     """Returns the checksum of each of `pieces` in the form that TFRecord stores."""
     sums = crc32c(pieces)
     return (sums >> 15 | sums << 17) + np.uint32(0xA282EAD8)
-
-
-def _read(place: Path, header: bytes) -> Places | None:
-    """Reads the stored index `place`, or returns `None` if it is incomplete or the file has changed since."""
-    try:
-        with open_file(place) as file:
-            content = file.read()
-    except (OSError, TapeloopError):
-        return None
-    body, digest = content[len(header) : -32], content[-32:]
-    if content[: len(header)] != header or hashlib.sha256(body).digest() != digest:
-        return None
-    return np.frombuffer(body, "<i8").astype(np.int64)
 
 
 def _walked(path: Path, size: int) -> Places:

@@ -11,7 +11,18 @@ import pytest
 import tensorflow as tf
 from data_lab import everything, level, png
 
-from core.data import Source, csv, hugging_face, image_folder, labelled_folders, npz, parquet, text_files, tfrecord
+from core.data import (
+    Source,
+    csv,
+    hugging_face,
+    image_folder,
+    labelled_folders,
+    npz,
+    parquet,
+    text_files,
+    tfrecord,
+    webdataset,
+)
 from core.errors import DataError
 from core.testing import assert_source
 
@@ -49,6 +60,15 @@ def write_arrow(path: Path) -> None:
     datasets.Dataset.from_dict({"id": NUMBERS}).save_to_disk(str(path), num_shards=3)
 
 
+def write_shards(path: Path) -> None:
+    from webdataset import ShardWriter
+
+    path.mkdir()
+    with ShardWriter(f"{path}/%d.tar", maxcount=10, verbose=0) as file:
+        for number in NUMBERS:
+            file.write({"__key__": f"{number:02}", "cls": int(number)})
+
+
 READERS = {
     "csv": Reader(
         "table.csv",
@@ -81,6 +101,13 @@ READERS = {
         lambda directory: hugging_face(directory, {"id": "int"}),
         "id",
         r"There is no folder .*; give one that `save_to_disk` of `datasets` made",
+    ),
+    "webdataset": Reader(
+        "shards",
+        write_shards,
+        lambda folder: webdataset(f"{folder}/*.tar", {"id": "int"}, stored_as={"id": "cls"}),
+        "id",
+        r"`webdataset.files` is .* names no file; give a file, or a pattern",
     ),
     "npz": Reader(
         "data.npz",
