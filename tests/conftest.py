@@ -59,17 +59,17 @@ def chance():
 
 
 @pytest.fixture
-def server():
-    """Returns an S3 server."""
+def server(request):
+    """Returns a server of object storage: S3, or what an indirect parameter says."""
     from tests.storage_server import serving  # few tests need it
 
-    with serving() as server:
+    with serving(getattr(request, "param", "s3")) as server:
         yield server
 
 
 @pytest.fixture
 def storage(server, monkeypatch):
-    """Returns an S3 server. The variables of this process point to it."""
+    """Returns the server. The variables of this process point to it."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     return server

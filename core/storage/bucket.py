@@ -1,6 +1,6 @@
 """Reads and writes objects below one address. An error is a `StorageError` with one line of text.
 
-S3's servers store an object whole or not at all, also one that is sent in parts.
+The servers of S3 and of Google store an object whole or not at all, also one that is sent in parts.
 """
 
 import contextlib
@@ -19,9 +19,12 @@ from core.signals import held_back
 from core.storage.address import SCHEMES, Address
 
 CONNECT_SECONDS, READ_SECONDS = 10, 30  # limits for a connection, and for an answer to a request that was sent
-TRIES = 3  # within one call; callers repeat calls that can wait
+TRIES = 3  # within one call to S3; callers repeat calls that can wait. gcsfs always tries six times
 PART_BYTES = 1 << 24  # of a large object: the memory that an upload takes
 _MOST_SAID = 300
+_PLAIN = (
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"  # gcsfs asks for the bucket's kind before each call, unless this is "false"
+)
 _REFUSALS = ("ExpiredToken", "InvalidToken", "SignatureDoesNotMatch", "401", "403")  # besides permission errors
 
 
@@ -117,22 +120,26 @@ class Bucket:
 
 
 def _file_system(scheme: str) -> Any:
+    os.environ.setdefault(_PLAIN, "false")
     try:
         fsspec = importlib.import_module("fsspec")
         importlib.import_module(SCHEMES[scheme])
+        aiohttp = importlib.import_module("aiohttp")
         with held_back(signal.SIGTERM):  # in the thread that talks to servers
             importlib.import_module("fsspec.asyn").get_loop()
         for name in ("botocore", "aiobotocore"):
             logging.getLogger(name).setLevel(logging.WARNING)  # they say where they found credentials
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints each error that it raises, with a traceback
     except ImportError as error:
         raise ConfigurationError(
             f"addresses that begin with `{scheme}://` need a package that can't be imported ({error}): "
             f"`pip install -e '.[{scheme}]'` installs it."
         ) from None
     limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
+    patience = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
     settings: dict[str, dict[str, Any]] = {
         "s3": {"config_kwargs": limits, "max_concurrency": 1},
-        "gs": {"timeout": READ_SECONDS},
+        "gs": {"requests_timeout": patience},
     }
     opened = fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **settings[scheme])
     opened.retries = TRIES
@@ -152,4 +159,7 @@ def _told(error: Exception) -> StorageError:
     code = str(answer["Error"]["Code"] if answer else getattr(error, "code", ""))  # or Google's
     refused = isinstance(error, FileNotFoundError | PermissionError) or code in _REFUSALS
     refused |= "Credentials" in type(error).__name__ or "Refresh" in type(error).__name__
+    refused |= isinstance(error, OSError) and text.startswith("Forbidden")  # gcsfs's words
+    if isinstance(error, FileNotFoundError) and not answer:
+        text = f"there is no such bucket or object ({text})"  # gcsfs names a URL only
     return StorageError(text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]} ...", refused=refused)

@@ -25,6 +25,10 @@ SHARE = 4.0  # the thread rests this many times as long as a copy took
 LONGEST = 60.0  # seconds until a failed copy is tried again
 ENDING = 120.0  # seconds that the end of a run waits for an address that takes nothing
 SAID_SECONDS = 30.0  # between two lines about the end of a run
+CREDENTIALS = {
+    "s3": "region, and your credentials, such as `AWS_PROFILE`, `AWS_ACCESS_KEY_ID` or `AWS_ENDPOINT_URL`",
+    "gs": "your credentials, such as `GOOGLE_APPLICATION_CREDENTIALS` or `gcloud auth application-default login`",
+}
 
 
 def _say(text: str) -> None:
@@ -171,8 +175,7 @@ def explained(address: Address, folder: Path) -> Iterator[None]:
     except StorageError as error:
         if error.refused:
             raise ConfigurationError(
-                f"`{address}` can't be used: {error}. Check the bucket's name, the region and your credentials, such "
-                "as `AWS_PROFILE`, `AWS_ACCESS_KEY_ID` or `AWS_ENDPOINT_URL`."
+                f"`{address}` can't be used: {error}. Check the bucket's name and {CREDENTIALS[address.scheme]}."
             ) from error
         raise CheckpointError(
             f"`{address}` can't be reached, so nobody knows whether it holds a run: {error}. Nothing was changed: run "

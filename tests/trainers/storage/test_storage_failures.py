@@ -1,8 +1,10 @@
 """Storage that fails in each way, against a real server: nothing is lost, and what is there is whole."""
 
+import asyncio
 import contextlib
 import shutil
 import time
+import types
 
 import pytest
 import tensorflow as tf
@@ -21,7 +23,7 @@ ADDRESS = parse_address("s3://bucket/runs/mine", "--workdir")
 
 
 @pytest.fixture(autouse=True)
-def _hasty(monkeypatch, tmp_path):
+def _hasty(monkeypatch, tmp_path, server):
     """Shortens the waits. The test's folder is the working directory."""
     for module, name, value in [
         (bucket, "TRIES", 1),
@@ -33,18 +35,20 @@ def _hasty(monkeypatch, tmp_path):
         (owner, "BEAT_SECONDS", 0.3),
     ]:
         monkeypatch.setattr(module, name, value)
+    if server.address.startswith("gs://"):
+        monkeypatch.setattr("gcsfs.retry.asyncio", types.SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0)))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def begin():
+def begin(server):
     """Returns a function that uploads from a folder, in a thread that ends with the test."""
     begun = []
 
     def begin(folder):
         workdir = Workdir(folder)
         workdir.create()
-        begun.append((workdir, Mirror(Bucket(ADDRESS), workdir)))
+        begun.append((workdir, Mirror(Bucket(parse_address(server.address, "--workdir")), workdir)))
         return begun[-1]
 
     yield begin
@@ -63,10 +67,10 @@ def save(folder, *steps):
         saves.settle()
 
 
-def fetched(folder):
+def fetched(folder, address=ADDRESS):
     """Returns the files that a fresh machine gets, with their contents; and the step that it resumes from."""
     shutil.rmtree(folder, ignore_errors=True)
-    place = Bucket(ADDRESS)
+    place = Bucket(address)
     download(place, folder, read_owner(place), print)
     newest = checkpoint.newest(folder / "checkpoints", warn=print)
     return contents(folder), newest.step
@@ -89,15 +93,25 @@ def is_file_of_run(method, path):
     return method in ("PUT", "POST") and not path.endswith("owner.json")
 
 
+def of_google(*values):
+    """Returns a case with an emulator of Google's storage, whose client takes long to import."""
+    return pytest.param("gs", *values, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("server", "fault", "says"),
     [
-        ("busy", "Reduce your request rate"),
-        ("full", "The storage has reached its maximum"),
-        ("expired", "The provided token has expired"),
-        ("cut", ""),
-        ("silent", "imeout"),
+        ("s3", "busy", "Reduce your request rate"),
+        ("s3", "full", "The storage has reached its maximum"),
+        ("s3", "expired", "The provided token has expired"),
+        ("s3", "cut", ""),
+        ("s3", "silent", "imeout"),
+        of_google("busy", "We encountered an internal error"),
+        of_google("expired", "Invalid Credentials"),
+        of_google("cut", ""),
+        of_google("silent", "imeout"),
     ],
+    indirect=["server"],
 )
 def test_a_run_loses_nothing_when_uploads_fail(fault, says, storage, begin, monkeypatch, tmp_path):
     if fault == "silent":
@@ -117,11 +131,12 @@ def test_a_run_loses_nothing_when_uploads_fail(fault, says, storage, begin, monk
     storage.fault = fails
     save(workdir.path, 200)
     until(lambda: following.trouble and says in following.trouble)
-    assert fetched(tmp_path / "during")[1] == 100
+    address = parse_address(storage.address, "--workdir")
+    assert fetched(tmp_path / "during", address)[1] == 100
     storage.fault = lambda method, path: None
     save(workdir.path, 300)
     following.end()
-    found, step = fetched(tmp_path / "after")
+    found, step = fetched(tmp_path / "after", address)
     assert step == 300
     assert found == contents(workdir.path)  # without step 100, which retention has removed
     assert {name.partition("/step-")[2][:9] for name in found if "step-" in name} == {"000000200", "000000300"}
@@ -177,14 +192,31 @@ def test_one_machine_at_a_time_writes_to_an_address(storage, begin, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("fault", "address", "kind", "says"),
+    ("server", "fault", "address", "kind", "says"),
     [
-        ("unknown", "s3://bucket/run", ConfigurationError, "can't be used: No such key is known"),
-        ("expired", "s3://bucket/run", ConfigurationError, "can't be used: The provided token has expired"),
-        (None, "s3://missing/run", ConfigurationError, "can't be used: The specified bucket does not exist"),
-        ("silent", "s3://bucket/run", CheckpointError, "can't be reached, so nobody knows whether it holds a run: "),
-        ("busy", "s3://bucket/run", CheckpointError, "can't be reached, so nobody knows whether it holds a run: "),
+        ("s3", "unknown", "s3://bucket/run", ConfigurationError, "can't be used: No such key is known"),
+        ("s3", "expired", "s3://bucket/run", ConfigurationError, "can't be used: The provided token has expired"),
+        ("s3", None, "s3://missing/run", ConfigurationError, "can't be used: The specified bucket does not exist"),
+        (
+            "s3",
+            "silent",
+            "s3://bucket/run",
+            CheckpointError,
+            "can't be reached, so nobody knows whether it holds a run: ",
+        ),
+        (
+            "s3",
+            "busy",
+            "s3://bucket/run",
+            CheckpointError,
+            "can't be reached, so nobody knows whether it holds a run: ",
+        ),
+        of_google("unknown", "gs://bucket/run", ConfigurationError, "can't be used: Forbidden: .*`gcloud auth appl"),
+        of_google("expired", "gs://bucket/run", ConfigurationError, "can't be used: Invalid Credentials"),
+        of_google(None, "gs://missing/run", ConfigurationError, "can't be used: there is no such bucket or object"),
+        of_google("silent", "gs://bucket/run", CheckpointError, "can't be reached"),
     ],
+    indirect=["server"],
 )
 def test_storage_that_fails_at_the_start_is_refused(fault, address, kind, says, storage, monkeypatch, tmp_path):
     if fault == "silent":

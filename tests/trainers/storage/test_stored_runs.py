@@ -6,6 +6,7 @@ import pytest
 
 import trainers
 from core.errors import ConfigurationError
+from core.storage import parse_address
 from tests.commands import CONFIGS, passed
 from tests.toys import Line, point_source
 from tests.trainers.resume_lab import outcome
@@ -23,21 +24,24 @@ FOLDER = "runs/s3/bucket/runs/mine"
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("server", ["s3", "gs"], indirect=True)
 def test_a_fresh_machine_resumes_to_the_bit(server, tmp_path):
+    words = [*WORDS, f"--workdir={server.address}"]
     here, there, plain = (tmp_path / name for name in ("here", "there", "plain"))
+    copied = there / parse_address(server.address, "address").folder
     for folder in (here, there, plain):
         folder.mkdir()
-    passed(*WORDS, ADDRESS, "--gin_param=Trainer.steps = 100", cwd=here, run=server.run)
+    passed(*words, "--gin_param=Trainer.steps = 100", cwd=here, run=server.run)
     shutil.rmtree(here)
-    printed = passed(*WORDS, ADDRESS, "--gin_param=Trainer.steps = 200", cwd=there, run=server.run).stdout
-    assert "downloading `step-000000100` from `s3://bucket/runs/mine`" in printed
+    printed = passed(*words, "--gin_param=Trainer.steps = 200", cwd=there, run=server.run).stdout
+    assert f"downloading `step-000000100` from `{server.address}`" in printed
     assert "resuming from step 100" in printed
     passed(*WORDS, "--workdir=run", "--gin_param=Trainer.steps = 200", cwd=plain, run=server.run)
-    assert outcome(there / FOLDER) == outcome(plain / "run")
-    evaluated = passed(*WORDS, ADDRESS, "--mode=evaluate", cwd=plain, run=server.run).stdout
+    assert outcome(copied) == outcome(plain / "run")
+    evaluated = passed(*words, "--mode=evaluate", cwd=plain, run=server.run).stdout
     assert "downloading `step-000000200`" in evaluated
     names = sorted(name for name in server.names("bucket/runs/mine") if name.startswith("checkpoints/"))
-    local = (path.relative_to(there / FOLDER).as_posix() for path in (there / FOLDER).rglob("step-*/*"))
+    local = (path.relative_to(copied).as_posix() for path in (copied).rglob("step-*/*"))
     assert names == sorted(local)
 
 
