@@ -6,6 +6,7 @@
 TensorShape([50, 1, 32, 8, 8, 1])
 """
 
+from core.data.array_record import array_record
 from core.data.arrays import ArraySource, npz
 from core.data.augment import random_affine, random_crop, random_crop_and_flip, random_erasing, random_flip
 from core.data.bpe import bpe, train_bpe
@@ -21,6 +22,7 @@ from core.data.idx import mnist
 from core.data.image_files import unreadable_image
 from core.data.images import ImageFiles, image_folder, paired_folders, unpaired_folders
 from core.data.labelled_images import imagenet, labelled_folders
+from core.data.map_style import MapStyle
 from core.data.markov import markov
 from core.data.mixing import cutmix, mixup
 from core.data.mixture import Mixture, mixture
@@ -34,6 +36,7 @@ from core.data.replicas import PerReplica
 from core.data.source import Examples, Kept, Source, check_examples, check_feature
 from core.data.stream import Stream
 from core.data.stream_reader import StreamReader
+from core.data.tfds import tfds
 from core.data.tfrecord import tfrecord
 from core.data.token_files import token_file
 from core.data.token_windows import TokenWindows
@@ -46,6 +49,7 @@ __all__ = [
     "Examples",
     "ImageFiles",
     "Kept",
+    "MapStyle",
     "Mixture",
     "Packed",
     "PerReplica",
@@ -57,6 +61,7 @@ __all__ = [
     "StreamReader",
     "TokenWindows",
     "Tokenizer",
+    "array_record",
     "bad_example",
     "balanced",
     "bpe",
@@ -90,6 +95,7 @@ __all__ = [
     "random_erasing",
     "random_flip",
     "text_files",
+    "tfds",
     "tfrecord",
     "token_file",
     "topics",

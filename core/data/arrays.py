@@ -25,6 +25,7 @@ from core.data.npz_files import Array, read_npz
 from core.data.source import Kept, Source, check_feature
 from core.errors import DataError
 
+_LEVELS = 255.0  # the largest level of grey or colour in images of bytes
 SAMPLED = 256  # examples, about, that go into a fingerprint
 
 
@@ -146,6 +147,12 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
             "the integer that steps compute with; renumber it, or give it as floats."
         )
     return values.astype(np.int32, copy=False)
+
+
+def as_computed(name: str, feature: str, values: Array) -> Array:
+    """Converts `values` to the dtype in which steps compute: float32, int32 or bool. Levels become 0 to 1."""
+    kept = as_kept(name, feature, values)
+    return kept.astype(np.float32) / np.float32(_LEVELS) if kept.dtype == np.uint8 else kept
 
 
 def _as_float32(name: str, feature: str, values: Array) -> Array:

@@ -25,15 +25,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from core.arguments import is_size
-from core.data.arrays import as_kept
+from core.data.arrays import as_computed
 from core.data.source import Examples, check_feature
 from core.data.stream_features import ID, Features, as_array, fitted, of_dataset, of_example, told, told_of, told_one
 from core.errors import ConfigurationError, DataError, shown
 
 _BOUNDARY = 64  # bytes: `EIGEN_MAX_ALIGN_BYTES`, the alignment of a tensor's memory
 Block = dict[str, npt.NDArray[Any]]  # successive examples, each feature [examples, ...]
-
-_LEVELS = 255.0  # the largest level of grey or colour in images of bytes
 
 
 @gin.configurable("stream")
@@ -74,7 +72,7 @@ class Stream(Examples):
         specs = {}
         for feature, (shape, dtype) in self._found.items():
             if feature != ID:
-                kept = self._computed(feature, np.zeros([1, *shape], dtype))
+                kept = as_computed(self.name, feature, np.zeros([1, *shape], dtype))
                 specs[feature] = tf.TensorSpec(shape, kept.dtype)
         return specs
 
@@ -101,7 +99,7 @@ class Stream(Examples):
         else:
             blocks = self._stacked(iter(made), count, before)
         for block in blocks:
-            yield {name: x if name == ID else self._computed(name, x) for name, x in block.items()}
+            yield {name: x if name == ID else as_computed(self.name, name, x) for name, x in block.items()}
 
     def _stacked(self, examples: Iterator[Any], count: int, before: int) -> Iterator[Block]:
         """Yields blocks `{feature: [count, ...]}` of examples, as copies: the iterator may reuse its arrays."""
@@ -149,10 +147,6 @@ class Stream(Examples):
                 "`tf.data.Dataset`, or an iterator of examples."
             )
         return made
-
-    def _computed(self, feature: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        kept = as_kept(self.name, feature, values)
-        return kept.astype(np.float32) / np.float32(_LEVELS) if kept.dtype == np.uint8 else kept
 
 
 def _array(values: tf.Tensor) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ HELPERS = ("core/arguments.py", "core/choice.py")  # checks of their callers' ar
 PLACES = {  # the first prefix of a file's path counts
     "core/checkpoint/keep": "docs/checkpoints.md#which-checkpoints-stay",
     "core/checkpoint": "docs/checkpoints.md#what-goes-wrong",
+    "core/data/array_record": "docs/input.md#arrayrecord",
     "core/data/augment": "docs/input.md#images-in-folders",
     "core/data/bpe": "docs/input.md#tokenizers",
     "core/data/corpus": "docs/input.md#text",
@@ -19,6 +20,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/data/image_": "docs/input.md#what-goes-wrong",
     "core/data/images": "docs/gans.md#pix2pix",
     "core/data/labelled_images": "docs/input.md#images-in-folders",
+    "core/data/map_style": "docs/input.md#map-style-datasets",
     "core/data/markov": "docs/input.md#text",
     "core/data/mixture": "docs/input.md#orders",
     "core/data/packed": "docs/input.md#sequences-of-unlike-length",
@@ -28,6 +30,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/data/stream": "docs/input.md#errors-of-streams",
     "core/data/tables": "docs/input.md#tables",
     "core/data/tar_index": "docs/input.md#webdataset",
+    "core/data/tfds": "docs/input.md#tensorflow-datasets",
     "core/data/tfrecord": "docs/input.md#tfrecord",
     "core/data/token_": "docs/input.md#a-file-of-tokens",
     "core/data/tokenizers": "docs/input.md#tokenizers",

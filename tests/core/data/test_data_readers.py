@@ -1,7 +1,7 @@
 """The table of readers: each row is a way to store examples in files, and joins the tests below."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from data_lab import everything, level, png
 
 from core.data import (
     Source,
+    array_record,
     csv,
     hugging_face,
     image_folder,
@@ -20,6 +21,7 @@ from core.data import (
     npz,
     parquet,
     text_files,
+    tfds,
     tfrecord,
     webdataset,
 )
@@ -42,11 +44,45 @@ class Reader:
     too_large: str = ""
 
 
+def records() -> Iterator[bytes]:
+    for number in NUMBERS:
+        feature = {"id": tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))}
+        yield tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
 def write_records(path: Path) -> None:
     with tf.io.TFRecordWriter(str(path)) as file:
-        for number in NUMBERS:
-            feature = {"id": tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))}
-            file.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+        for record in records():
+            file.write(record)
+
+
+def write_array_records(path: Path) -> None:
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    file = ArrayRecordWriter(str(path), "group_size:1")
+    for record in records():
+        file.write(record)
+    file.close()
+
+
+def prepare(path: Path) -> None:
+    """Builds a data set with TensorFlow Datasets."""
+    import tensorflow_datasets
+
+    class Numbers(tensorflow_datasets.core.GeneratorBasedBuilder):
+        VERSION = tensorflow_datasets.core.Version("1.0.0")
+
+        def _info(self):
+            features = tensorflow_datasets.features.FeaturesDict({"id": np.int64})
+            return tensorflow_datasets.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+        def _split_generators(self, _):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            return ((int(number), {"id": number}) for number in NUMBERS)
+
+    Numbers(data_dir=path.parents[1], file_format="array_record").download_and_prepare()
 
 
 def write_images(path: Path, folder: str = "") -> None:
@@ -108,6 +144,20 @@ READERS = {
         lambda folder: webdataset(f"{folder}/*.tar", {"id": "int"}, stored_as={"id": "cls"}),
         "id",
         r"`webdataset.files` is .* names no file; give a file, or a pattern",
+    ),
+    "array_record": Reader(
+        "a.array_record",
+        write_array_records,
+        lambda files: array_record(files, {"id": "int"}),
+        "id",
+        r"`array_record.files` is .* names no file",
+    ),
+    "tfds": Reader(
+        "numbers/1.0.0",
+        prepare,
+        lambda directory: tfds(directory, {"id": "int"}),
+        "id",
+        r"holds no `dataset_info.json`; give the folder of a version, `builder.data_dir`, such as",
     ),
     "npz": Reader(
         "data.npz",

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from data_lab import domains, ids, sequences
 
-from core.data import ArraySource, Source, balanced, mixture, packed, topics, unpaired_folders, weighted
+from core.data import ArraySource, MapStyle, Source, balanced, mixture, packed, topics, unpaired_folders, weighted
 from core.testing import assert_source
 
 
@@ -16,7 +16,15 @@ def tens(size):
     return ArraySource({"id": 10 * np.arange(size)}, name="tens")
 
 
+def of_grain(size):
+    import grain
+
+    numbers = grain.MapDataset.source(np.arange(size)).shuffle(seed=3)
+    return MapStyle(numbers.map(lambda number: {"x": number, "image": np.full([2, 2, 3], number, np.uint8)}))
+
+
 SOURCES = {
+    "grain": lambda path: of_grain(7),
     "few": lambda path: ids(3),
     "points": lambda path: Points(),
     "topics": lambda path: topics("test", 32),
