@@ -14,6 +14,7 @@
 """
 
 from core.weights.begin import Begun, begin_with
+from core.weights.lora import Lora, merge_all
 from core.weights.of_checkpoint import AVERAGES, checkpoint
 from core.weights.of_file import npz_weights, open_safetensors, safetensors_weights
 from core.weights.shards import open_shards
@@ -23,10 +24,12 @@ __all__ = [
     "AVERAGES",
     "ArrayType",
     "Begun",
+    "Lora",
     "StartFrom",
     "Weights",
     "begin_with",
     "checkpoint",
+    "merge_all",
     "npz_weights",
     "open_safetensors",
     "open_shards",

@@ -1,6 +1,6 @@
 """The task of a language model: predicting the next token at each position of a window."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -10,6 +10,7 @@ from core.layers.attention import Cache
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Loss, Served, Task, Tokens, Update
+from core.weights import Lora
 from models.language.config import TransformerConfig
 from models.language.sampling import Decoder, sampled
 from models.language.transformer import Transformer
@@ -23,6 +24,7 @@ class LanguageModel(Task):
     `feed_forward="swiglu"`, fewer `num_kv_heads` than `num_heads`, and attention to the last `window` tokens only.
     `TransformerConfig` describes all of them. With `base_width`, the network follows muP. `optimizer` is then a `mup`.
     `decoder` generates texts of `text_length` tokens (by default `context`), including the prompt.
+    With `lora=Lora`, only low-rank changes of the network's matrices are trained.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LanguageModel(Task):
         base_width: int | None = None,
         decoder: Decoder | None = None,
         text_length: int | None = None,
+        lora: Callable[..., Lora] | None = None,
     ):
         super().__init__()
         if text_length is not None and not 2 <= text_length <= context:
@@ -85,12 +88,16 @@ class LanguageModel(Task):
             base_width=base_width,
         )
         self.net = Transformer(config, rng=rng.fold("net"))
+        self.lora = lora(self.net, rng=rng.fold("lora")) if lora else None
+        self.frozen = ("net",) if lora else ()
 
     def phases(self) -> list[Update]:
-        update = Update(
-            "net", loss=self.loss, trains=self.net, optimizer=self.optimizer, sampled_loss=self.sampled_loss
-        )
-        return [update]
+        trained = self.lora or self.net
+        return [Update("net", loss=self.loss, trains=trained, optimizer=self.optimizer, sampled_loss=self.sampled_loss)]
+
+    def network(self) -> Transformer:
+        """Returns the network to compute with: `net`, or a copy that the low-rank changes have changed."""
+        return self.lora(self.net) if self.lora else self.net
 
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
         """Returns each token's cross-entropy, given earlier tokens of its document. `rng=None` means evaluation."""
@@ -112,7 +119,7 @@ class LanguageModel(Task):
         document = batch["document"]
         tokens = tf.where(document < 0, 0, batch["tokens"])  # padding may hold anything
         follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] >= 0)
-        logits = self.net(tokens[:, :-1], document[:, :-1], rng)
+        logits = self.network()(tokens[:, :-1], document[:, :-1], rng)
         return logits, tokens[:, 1:], tf.cast(follows, tf.float32)
 
     def evaluate(self, batch: Batch) -> Loss:
@@ -124,7 +131,7 @@ class LanguageModel(Task):
         All tokens are below `vocabulary`. After the first generated token `end`, the row is filled with `end`.
         """
         length = self.text_length
-        return self.decoder(self.net, prompts, lengths, length=length, end=end, vocabulary=vocabulary, rng=rng)
+        return self.decoder(self.network(), prompts, lengths, length=length, end=end, vocabulary=vocabulary, rng=rng)
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
         tokens, position = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32)
@@ -148,7 +155,7 @@ class LanguageModel(Task):
         return self._decoded(batch["tokens"], caches)
 
     def _decoded(self, tokens: tf.Tensor, caches: Sequence[Cache]) -> Batch:
-        logits, caches = self.net.decode(tokens, caches)
+        logits, caches = self.network().decode(tokens, caches)
         keys, values = (tf.stack(parts, 1) for parts in zip(*((c.keys, c.values) for c in caches), strict=True))
         return {"logits": logits, "keys": keys, "values": values, "position": caches[0].length}
 

@@ -14,6 +14,7 @@ from core.disk import remove_unfinished_folders
 from core.errors import ConfigurationError
 from core.precision import SERVE
 from core.task import Task
+from core.weights import merge_all
 from trainers.evaluation.averaged_weights import averaged_task, restore
 from trainers.experiment import HERE, Experiment, given_precision
 from trainers.export.asked import asked, check_computed
@@ -49,6 +50,7 @@ def run(session: Session) -> int:
             f"`{target}` exists already: remove it, or name another folder with `--export_dir=DIR`."
         )
     task = restored(experiment, manifest)
+    merge_all(task)
     source = experiment.shown_source
     origin = {
         "task": type(task).__name__,

@@ -59,6 +59,7 @@ def run(flags: FlagValues) -> int:
     start_logging(flags.verbosity)
     try:
         with native_stderr_in(None):
+            from core.weights import merge_all
             from trainers.python_api.load import load
 
             given = Path(flags.run[0])
@@ -66,6 +67,7 @@ def run(flags: FlagValues) -> int:
             if folder.exists():
                 raise ConfigurationError(f"`{folder}` exists: give another `--folder`, or remove it.")
             loaded = load(given, flags.step)
+            merge_all(loaded.task)
             kind = WRITERS[flags.to](loaded.task, folder)
     except TapeloopError as error:
         return report(error, verbose=False)

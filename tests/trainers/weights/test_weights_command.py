@@ -1,5 +1,7 @@
 """`python -m trainers.weights`: a run's weights in files of other programs, and its refusals."""
 
+import functools
+
 import pytest
 import tensorflow as tf
 
@@ -7,7 +9,7 @@ import trainers
 from core.errors import ConfigurationError
 from core.optimizers import sgd
 from core.random import Rng
-from core.weights import begin_with
+from core.weights import Lora, begin_with
 from models import LanguageModel, ResNetClassifier, TransformerConfig
 from models.classifiers import resnet_weights
 from models.language import llama_weights
@@ -30,7 +32,10 @@ def folder(tmp_path_factory):
         "Trainer.steps = 2",
         "Trainer.global_batch_size = 2",
         "Trainer.hooks = []",
-        "adamw.no_decay = ['scale']",
+        "LanguageModel.lora = @Lora",
+        "Lora.patterns = ['*/attention/*/w', 'tokens/w']",
+        "Lora.rank = 2",
+        "adamw.no_decay = []",
     ]
     words = [f"--gin_param={param}" for param in params]
     passed(f"--gin_file={CONFIGS / 'text_nano.gin'}", *words, "--workdir=text", cwd=path)
@@ -44,13 +49,16 @@ def here(folder, monkeypatch):
     return folder
 
 
-def test_run_is_written_as_a_llama_that_computes_the_same(here, capsys):
+def test_run_with_low_rank_changes_is_written_as_a_llama_that_computes_the_same(here, capsys):
     assert main(["--to=hf", "text", "--folder=written"]) == 0
     assert capsys.readouterr().out == "text, step 2: written to `written` as llama\n"
-    task = LanguageModel(vocabulary=257, **LLAMA, optimizer=sgd(0.1), rng=Rng.from_seed(1))
-    begin_with(llama_weights("written"), task)
+    lora = functools.partial(Lora, patterns=["*/w"], rank=1)
+    task = LanguageModel(vocabulary=257, **LLAMA, lora=lora, optimizer=sgd(0.1), rng=Rng.from_seed(1))
+    begin_with(llama_weights("written", take=["net/*"]), task)
     tokens = tf.reshape(tf.range(32, dtype=tf.int32), [2, 16])
-    assert (task.net(tokens).numpy() == trainers.load("text").task.net(tokens).numpy()).all()
+    trained = trainers.load("text").task
+    assert (task.network()(tokens).numpy() == trained.network()(tokens).numpy()).all()
+    assert (task.net(tokens).numpy() != trained.net(tokens).numpy()).any()
 
 
 def test_resnet_is_written_as_a_state_dict_that_computes_the_same(tmp_path):
