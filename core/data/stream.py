@@ -28,6 +28,7 @@ from core.arguments import is_size
 from core.data.arrays import as_computed
 from core.data.source import Examples, check_feature
 from core.data.stream_features import ID, Features, as_array, fitted, of_dataset, of_example, told, told_of, told_one
+from core.data.stream_state import begun, keeps_state
 from core.errors import ConfigurationError, DataError, shown
 
 _BOUNDARY = 64  # bytes: `EIGEN_MAX_ALIGN_BYTES`, the alignment of a tensor's memory
@@ -66,6 +67,7 @@ class Stream(Examples):
         super().__init__(name, place=f"`{getattr(make, '__module__', '?')}`")
         self.shuffle, self.replay = shuffle, replay
         self._make = make
+        self._last: object = None  # that `make` returned, if it has a state
 
     @property
     def spec(self) -> dict[str, tf.TensorSpec]:
@@ -81,11 +83,21 @@ class Stream(Examples):
         shape, dtype = self._found[feature]
         return (0.0, 1.0) if dtype == np.uint8 and shape else None
 
-    def blocks(self, seed: int, epoch: int, *, count: int, before: int) -> Iterator[Block]:
+    def blocks(
+        self,
+        seed: int,
+        epoch: int,
+        *,
+        count: int,
+        before: int,
+        state: str | None = None,
+        keep: Callable[[int, str], object] | None = None,
+    ) -> Iterator[Block]:
         """Yields an epoch's examples in blocks of `count`. The last block may be shorter.
 
         `before` is the number of earlier examples. Features have the types in which steps compute; an `id` isn't
-        converted.
+        converted. If the iterator has a state, `keep(before, state)` is called before each block, and a `state` from
+        such a call continues there.
         """
         made = self._made(seed, epoch)
         found = of_dataset(self.name, made) if isinstance(made, tf.data.Dataset) else self._found
@@ -97,13 +109,25 @@ class Stream(Examples):
         if isinstance(made, tf.data.Dataset):
             blocks: Iterable[Block] = ({k: _array(x) for k, x in block.items()} for block in made.batch(count))
         else:
-            blocks = self._stacked(iter(made), count, before)
+            iterator, state_now = begun(made, state)
+
+            def begin(at: int) -> None:
+                if keep is not None and (now := state_now()) is not None:
+                    keep(at, now)
+
+            blocks = self._stacked(iterator, count, before, begin)
         for block in blocks:
             yield {name: x if name == ID else as_computed(self.name, name, x) for name, x in block.items()}
 
-    def _stacked(self, examples: Iterator[Any], count: int, before: int) -> Iterator[Block]:
-        """Yields blocks `{feature: [count, ...]}` of examples, as copies: the iterator may reuse its arrays."""
+    def _stacked(
+        self, examples: Iterator[Any], count: int, before: int, begin: Callable[[int], object]
+    ) -> Iterator[Block]:
+        """Yields blocks `{feature: [count, ...]}` of examples, as copies: the iterator may reuse its arrays.
+
+        It calls `begin` with the number of examples before each block.
+        """
         while True:
+            begin(before)
             block = {name: aligned_empty([count, *shape], dtype) for name, (shape, dtype) in self._found.items()}
             taken = 0
             for example in itertools.islice(examples, count):
@@ -146,6 +170,13 @@ class Stream(Examples):
                 f"The stream `{self.name}` ({self.place}) made {shown(made)} of epoch {epoch}; return a "
                 "`tf.data.Dataset`, or an iterator of examples."
             )
+        if keeps_state(made):
+            if made is self._last:
+                raise DataError(
+                    f"The stream `{self.name}` ({self.place}) is one object in all epochs, a `{type(made).__name__}` "
+                    "with a state: make it anew in each call."
+                )
+            self._last = made
         return made
 
 

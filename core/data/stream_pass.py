@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from core.data.stream import Block, Stream, aligned_join
 from core.data.stream_features import ID
+from core.data.stream_state import Mark
 from core.data.trail import Hashes, Trail, hashes_after
 from core.errors import DataError
 
@@ -20,14 +21,16 @@ _PARTS = 4  # of a buffer; one of them is returned at a time
 class InOrder:
     """Returns the examples of a stream in order, beginning with an epoch's first.
 
-    `epoch` is the epoch being read. With a shuffle buffer, returned examples may be from the previous epoch.
+    `epoch` is the epoch being read. With a shuffle buffer, returned examples may be from the previous epoch. With a
+    `state` of the iterator, the examples continue from there. `states` collects `(examples before, epoch, state)`.
     """
 
-    def __init__(self, stream: Stream, *, seed: int, epoch: int, before: int, count: int):
+    def __init__(self, stream: Stream, *, seed: int, epoch: int, before: int, count: int, state: str | None = None):
         self.epoch = epoch
+        self.states: list[tuple[int, int, str]] = []
         self._stream, self._seed, self._before = stream, seed, before
         size = stream.shuffle
-        blocks = self._epochs(count)
+        blocks = self._epochs(count, state)
         words = [seed % 2**32, (seed >> 32) % 2**32, epoch]
         self._rows = _Rows(blocks if size is None else shuffled(blocks, size, seed=words))
 
@@ -35,20 +38,26 @@ class InOrder:
         """Returns the next `count` examples; they may span several epochs."""
         return self._rows.take(count)
 
-    def _epochs(self, count: int) -> Iterator[Block]:
+    def _epochs(self, count: int, state: str | None) -> Iterator[Block]:
         before = self._before
+        keep = self._keep if self._stream.shuffle is None else None  # a state doesn't have the buffer's examples
         while True:
             first = before
-            for block in self._stream.blocks(self._seed, self.epoch, count=count, before=before):
+            blocks = self._stream.blocks(self._seed, self.epoch, count=count, before=before, state=state, keep=keep)
+            for block in blocks:
                 before += _length(block)
                 yield block
-            if before == first:
+            if before == first and state is None:
                 raise DataError(
                     f"The stream `{self._stream.name}` ({self._stream.place}) has ended: after {before:,} examples it "
                     f"made none of epoch {self.epoch}. Return a new iterator at each call, not one that is used up; "
                     "or train for fewer steps."
                 )
             self.epoch += 1
+            state = None
+
+    def _keep(self, before: int, state: str) -> None:
+        self.states.append((before, self.epoch, state))
 
 
 def shuffled(blocks: Iterator[Block], size: int, *, seed: list[int]) -> Iterator[Block]:
@@ -101,15 +110,19 @@ class Beginning:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """The record of one chunk for checkpoints: hashes of its examples, one per step, and the `examples` read before."""
+    """The record of one chunk for checkpoints: hashes of its examples, one per step, and the `examples` read before.
+
+    `marks` are the moments at which the iterator's state was taken.
+    """
 
     examples: int
     hashes: Hashes
     epoch: int
+    marks: Sequence[Mark] = ()
 
 
 class StreamPass:
-    """Reads a stream from its beginning, and makes chunks from example `position` on.
+    """Reads a stream from its beginning, or from `mark`, and makes chunks from example `position` on.
 
     A feature of a chunk has the leading axes `shape`, [chunk_steps, microbatches, rows]. The first chunk begins with
     `lead` steps of zeros, which are never run. The hashes of each chunk go to `passed`.
@@ -127,18 +140,39 @@ class StreamPass:
         seed: int,
         say: Callable[[str], object],
         passed: Callable[[Passed], object],
+        mark: Mark | None = None,
     ):
         self._stream, self._trail, self._beginning = stream, trail, beginning
-        self._position, self._lead, self._shape = position, lead, tuple(shape)
-        self._say, self._passed = say, passed
-        self._order = InOrder(
-            stream, seed=seed, epoch=beginning.epoch, before=beginning.examples, count=int(np.prod(shape))
-        )
-        self._count, self._hash = 0, 0  # of the examples since the beginning
+        self._position, self._lead, self._shape, self._seed = position, lead, tuple(shape), seed
+        self._say, self._passed, self._mark = say, passed, mark
+        self._restart(mark)
         self._whole_chunks = self._cut()
 
     def begin(self, alive: Callable[[], object]) -> None:
         """Skips the examples before `position`; calls `alive()` after each block."""
+        try:
+            self._skip(alive)
+        except Exception as error:  # an iterator may raise any if it can't continue from a state
+            if self._mark is None:
+                raise
+            self._say(f"the stream `{self._stream.name}` doesn't continue from its state, and is read again: {error}")
+            self._restart(None)
+            self._skip(alive)
+
+    def _restart(self, mark: Mark | None) -> None:
+        start = mark or Mark(self._beginning.examples, self._beginning.epoch, 0, "")
+        self._order = InOrder(
+            self._stream,
+            seed=self._seed,
+            epoch=start.epoch,
+            before=start.examples,
+            count=int(np.prod(self._shape)),
+            state=start.state or None,
+        )
+        self._count, self._hash = start.examples - self._beginning.examples, start.hash  # since the beginning
+        self._marks: list[Mark] = []
+
+    def _skip(self, alive: Callable[[], object]) -> None:
         step, told = int(np.prod(self._shape)), time.monotonic()
         end = self._position - self._beginning.examples
         while self._count < end:
@@ -158,7 +192,8 @@ class StreamPass:
         while True:
             before = self._beginning.examples + self._count
             block, hashes = self._take((self._shape[0] - lead) * size)
-            self._passed(Passed(before, hashes[size - 1 :: size], self._order.epoch))
+            self._passed(Passed(before, hashes[size - 1 :: size], self._order.epoch, self._marks))
+            self._marks = []
             yield {
                 name: _led(lead * size, x).reshape(*self._shape, *x.shape[1:])
                 for name, x in block.items()
@@ -180,6 +215,10 @@ class StreamPass:
                 "augments. Or give `--gin_param='stream.replay=False'`, which continues with what it makes now, but "
                 "not in the same bits: docs/input.md#resuming-a-stream."
             )
+        for before, epoch, state in self._order.states:
+            done = before - self._beginning.examples - self._count
+            self._marks.append(Mark(before, epoch, int(hashes[done - 1]) if done else self._hash, state))
+        self._order.states.clear()
         self._count, self._hash = self._count + count, int(hashes[-1])
         return block, hashes
 

@@ -17,6 +17,7 @@ from core.data.pipeline import configured
 from core.data.reader import Reader, Reading
 from core.data.stream import Stream
 from core.data.stream_pass import Beginning, Chunk, Passed, StreamPass
+from core.data.stream_state import Mark
 from core.data.trail import Trail
 from core.errors import ConfigurationError
 
@@ -40,6 +41,7 @@ class StreamReader(Reader):
         self._beginning, self._trail = Beginning(), Trail()
         self._passed = collections.deque[Passed](maxlen=_AHEAD)
         self._loaded: tuple[int, dict[str, Any]] | None = None
+        self._mark: Mark | None = None  # of the checkpoint
 
     @property
     def example_spec(self) -> dict[str, tf.TensorSpec]:
@@ -78,17 +80,30 @@ class StreamReader(Reader):
         for passed in list(self._passed):
             steps, rest = divmod(examples - passed.examples, self.global_batch_size)
             if rest == 0 and 1 <= steps <= len(passed.hashes):
+                mark = self._mark_before(examples)
                 return {
                     "first_epoch": self._beginning.epoch,
                     "began_at": self._beginning.examples,
                     "epoch": passed.epoch,
                     "hash": int(passed.hashes[steps - 1]),
                     "marks": self._trail.marks(examples - self._beginning.examples),
+                    **({"state": mark._asdict()} if mark else {}),
                 }
         return {}
 
+    def _mark_before(self, examples: int) -> Mark | None:
+        """Returns a moment of the iterator's state, at least one step before `examples`.
+
+        A resumed run reads that step again: its hash shows whether the state leads to the same examples.
+        """
+        marks = [mark for passed in list(self._passed) for mark in passed.marks]
+        marks += [self._mark] if self._mark else []
+        before = [mark for mark in marks if mark.examples <= examples - self.global_batch_size]
+        return max(before, key=lambda mark: mark.examples, default=None)
+
     def load(self, kept: dict[str, Any], examples: int) -> None:
         self._passed.clear()
+        self._mark = Mark(**kept["state"]) if self._stream.replay and "state" in kept else None
         if self._stream.replay:
             self._beginning = Beginning(kept.get("first_epoch", 0), kept.get("began_at", 0))
             told = (examples - self._beginning.examples, kept["hash"]) if kept else None
@@ -113,6 +128,7 @@ class StreamReader(Reader):
             seed=self.seed,
             say=self._say,
             passed=passed,
+            mark=self._mark if self._loaded and position >= self._loaded[0] and not self._stream.shuffle else None,
         )
 
 

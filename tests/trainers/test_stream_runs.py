@@ -138,6 +138,57 @@ def test_stream_that_does_not_repeat_is_refused(step_20, tmp_path, count, where)
     assert error.value.exit_code == 4
 
 
+def of_grain(seed, epoch):
+    import grain
+
+    examples = [{key: x[i] for key, x in ARRAYS.items()} for i in range(300)]
+    return grain.MapDataset.source(examples).shuffle(seed=1000 * seed + epoch).to_iter_dataset()
+
+
+def without_state(seed, epoch):
+    return list(of_grain(seed, epoch))
+
+
+def of_hugging_face(seed, epoch):
+    from datasets import Dataset
+
+    numbers = Dataset.from_dict({"number": range(300)}).to_iterable_dataset(num_shards=4)
+    examples = numbers.map(lambda row: {key: x[row["number"]] for key, x in ARRAYS.items()}, remove_columns="number")
+    return examples.shuffle(1000 * seed + epoch, buffer_size=1)
+
+
+def with_buffer(seed, epoch):
+    """Has a buffer, whose examples aren't part of the state."""
+    return of_hugging_face(seed, epoch).shuffle(seed, buffer_size=50)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_read_again"),
+    [
+        (of_grain, of_grain, False),
+        (of_hugging_face, of_hugging_face, False),
+        (with_buffer, with_buffer, True),
+        (of_grain, without_state, True),
+    ],
+)
+def test_stream_whose_iterator_keeps_a_state_resumes_from_it(before, after, is_read_again, tmp_path, capsys):
+    whole = make(tmp_path, "whole", source=Stream(before), checkpoint_every=35, chunk_steps=5)
+    read(whole)
+    made = []
+
+    def again(seed, epoch):
+        made.append(epoch)
+        return after(seed, epoch)
+
+    resumed = make(tmp_path, "resumed", source=Stream(again), checkpoint_every=35, chunk_steps=5)
+    resumed.state.restore(newest(whole, up_to=35))
+    made.clear()
+    read(resumed)
+    assert newest(resumed).extra["stream"]["hash"] == newest(whole).extra["stream"]["hash"]
+    assert (0 in made) == is_read_again  # else it begins in a later epoch
+    assert ("doesn't continue from its state, and is read again" in capsys.readouterr().out) == is_read_again
+
+
 def test_stream_that_is_not_replayed_resumes_with_a_new_epoch(step_20, tmp_path, capsys):
     made = []
 

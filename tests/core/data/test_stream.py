@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from core.data import Stream, StreamReader
 from core.data.stream_pass import InOrder
+from core.data.stream_state import begun
 from core.data.trail import Trail, hashes_after
 from core.errors import ConfigurationError, DataError
 
@@ -222,3 +223,40 @@ def test_settings_are_checked():
         Stream(counting, shuffle=0)
     with pytest.raises(ConfigurationError, match=r"`Trainer.parallel_calls` is 2, but a stream"):
         StreamReader(Stream(counting), parallel_calls=2, global_batch_size=2, microbatches=1, seed=0)
+
+
+class Places:
+    """Counts to seven; the place is its state, in the form that `shown` gives it."""
+
+    def __init__(self, shown=int):
+        self.place, self.shown = 0, shown
+
+    def __iter__(self):
+        while self.place < 7:
+            self.place += 1
+            yield {"x": self.place - 1}
+
+    def state_dict(self):
+        return {"place": self.shown(self.place)}
+
+    def load_state_dict(self, state):
+        self.place = int(state["place"])
+
+
+@pytest.mark.parametrize("shown", [int, str, lambda place: str(place).encode(), np.int64])
+def test_an_iterator_continues_from_its_state(shown):
+    iterator, state = begun(Places(shown), None)
+    assert [next(iterator)["x"] for _ in range(3)] == [0, 1, 2]
+    iterator, _ = begun(Places(shown), state())
+    assert [example["x"] for example in iterator] == [3, 4, 5, 6]
+
+
+def test_a_state_that_json_would_change_is_not_kept():
+    _, state = begun(Places(lambda place: (place,)), None)
+    assert state() is None
+
+
+def test_an_object_with_a_state_is_made_anew_in_each_epoch():
+    one = Places()
+    with pytest.raises(DataError, match="is one object in all epochs, a `Places` with a state: make it anew"):
+        taken(lambda seed, epoch: one, 9)

@@ -1,0 +1,73 @@
+"""States of a stream's iterator, with which a resumed run continues in place of reading again.
+
+The iterators of Grain have `get_state` and `set_state`. A streamed data set of Hugging Face and a stateful loader of
+PyTorch have `state_dict` and `load_state_dict`. A state is kept if it consists of JSON's types, NumPy's scalars and
+bytes.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
+_BYTES = "base64"  # the key for bytes in JSON
+
+
+class Mark(NamedTuple):
+    """A moment of reading a stream: the examples read before, the epoch, their hash, and the iterator's state."""
+
+    examples: int
+    epoch: int
+    hash: int
+    state: str
+
+
+def begun(made: Iterable[Any], state: str | None) -> tuple[Iterator[Any], Callable[[], str | None]]:
+    """Returns the iterator of `made`, and a function for its present state. With `state`, it continues from there.
+
+    Raises a `LookupError` if `state` is given and the iterator keeps none.
+    """
+    iterator = iter(made)
+    holder = next((x for x in (iterator, made) if keeps_state(x)), None)
+    if holder is None:
+        if state is not None:
+            raise LookupError("its iterator keeps no state now")
+        return iterator, lambda: None
+    get, set_ = next(names for names in _METHODS if _has(holder, names))
+    if state is not None:
+        getattr(holder, set_)(_decoded(state))
+        iterator = iterator if holder is iterator else iter(made)
+    return iterator, lambda: _encoded(getattr(holder, get)())
+
+
+def keeps_state(made: object) -> bool:
+    """Says whether `made` itself has a state, not only the iterators that it returns."""
+    return any(_has(made, names) for names in _METHODS)
+
+
+def _has(holder: object, names: Sequence[str]) -> bool:
+    return all(callable(getattr(holder, name, None)) for name in names)
+
+
+def _encoded(state: Any) -> str | None:
+    """Returns a state as JSON, or `None` if it wouldn't be the same when it is read back."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return {_BYTES: base64.b64encode(value).decode()}
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError
+
+    try:
+        text = json.dumps(state, default=plain)
+        return text if bool(_decoded(text) == state) else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _decoded(text: str) -> Any:
+    return json.loads(text, object_hook=lambda x: base64.b64decode(x[_BYTES]) if x.keys() == {_BYTES} else x)
