@@ -43,10 +43,25 @@ def tflite(path: str) -> Callable[[str], Call]:
     return lambda name: interpreter.get_signature_runner(name)
 
 
+def onnx(path: str) -> Callable[[str], Call]:
+    """Loads a folder of ONNX files. Returns `get(name)`, which returns the function of that name."""
+    from onnxruntime import InferenceSession
+
+    def named(name: str) -> Call:
+        session = InferenceSession(f"{path}/{name}.onnx", providers=["CPUExecutionProvider"])
+        inputs = [x.name for x in session.get_inputs()]
+        outputs = [x.name for x in session.get_outputs()]
+        names = [x.removesuffix("_out") if x.removesuffix("_out") in inputs else x for x in outputs]
+        # An input that the function ignores isn't in the file.
+        return lambda **given: dict(zip(names, session.run(outputs, {x: given[x] for x in inputs}), strict=True))
+
+    return named
+
+
 def main(kind: str, model: str, given: str, made: str) -> None:
     modules: Any = sys.modules
     modules.update(dict.fromkeys(("core", "models", "trainers")))  # makes importing them an error
-    named = {"saved_model": saved_model, "tflite": tflite}[kind](model)
+    named = {"saved_model": saved_model, "tflite": tflite, "onnx": onnx}[kind](model)
     calls: dict[str, dict[str, Any]] = {}
     for key, value in np.load(given, allow_pickle=True).items():  # strings are objects
         call, _, name = key.rpartition("/")

@@ -6,8 +6,14 @@ from typing import NamedTuple
 
 from core.errors import ConfigurationError, did_you_mean
 
-FORMATS = ("saved_model", "tflite")
+FORMATS = {"saved_model": "SavedModel", "tflite": "TensorFlow Lite", "onnx": "ONNX"}
 WEIGHTS = ("float32", "bfloat16", "int8")
+NARROW = {"saved_model": ("bfloat16", "int8"), "tflite": ("int8",), "onnx": ()}  # the other types of weights, by format
+# Of packages that not everybody needs: the extra, and its packages by the name of their module.
+EXTRAS = {
+    "tflite": ("export", {"ai_edge_litert": "ai-edge-litert"}),
+    "onnx": ("onnx", {"tf2onnx": "tf2onnx", "onnx": "onnx", "onnxruntime": "onnxruntime"}),
+}
 
 
 class Asked(NamedTuple):
@@ -27,23 +33,29 @@ def asked(formats: str, weights: str) -> Asked:
                     f"`--{flag}` has {name!r}; use {' or '.join(known)}"
                     f"{', or several with commas' if flag == 'format' else ''}.{did_you_mean(name, known)}"
                 )
-    if "tflite" in names and weights == "bfloat16":
-        raise ConfigurationError(
-            "`--weights` is bfloat16, which TensorFlow Lite doesn't support: give `--weights=int8` or `float32`, or "
-            "`--format=saved_model`."
-        )
-    if "tflite" in names and importlib.util.find_spec("ai_edge_litert") is None:
-        raise ConfigurationError(
-            "`--format=tflite` needs the package `ai-edge-litert`, which checks the file: `pip install -e "
-            "'.[export]'`, or export with `--format=saved_model`."
-        )
+    for name in names:
+        if weights not in ("float32", *NARROW[name]):
+            others = " or ".join(f"`--weights={x}`" for x in (*NARROW[name], "float32"))
+            raise ConfigurationError(
+                f"`--weights` is {weights}, which Tapeloop doesn't write for {FORMATS[name]}: give {others}, or "
+                "`--format=saved_model`."
+            )
+        extra, modules = EXTRAS.get(name, ("", {}))
+        missing = [package for module, package in modules.items() if importlib.util.find_spec(module) is None]
+        if missing:
+            raise ConfigurationError(
+                f"`--format={name}` needs the package `{missing[0]}`, which isn't installed: `pip install -e "
+                f"'.[{extra}]'`, or export with `--format=saved_model`."
+            )
     return Asked(tuple(dict.fromkeys(names)), weights)
 
 
 def check_computed(wanted: Asked, dtype: str) -> None:
     """Raises an error if a format can't hold functions that compute in `dtype`."""
-    if "tflite" in wanted.formats and dtype != "float32":
-        raise ConfigurationError(
-            f"`Trainer.precision` lets served functions compute in {dtype}, which TensorFlow Lite doesn't support: "
-            'export with `--format=saved_model`, or with `--gin_param=\'Trainer.precision = {"serve": "float32"}\'`.'
-        )
+    for name in wanted.formats:
+        if name != "saved_model" and dtype != "float32":
+            raise ConfigurationError(
+                f"`Trainer.precision` lets served functions compute in {dtype}, which Tapeloop doesn't write for "
+                f"{FORMATS[name]}: export with `--format=saved_model`, or with `--gin_param='Trainer.precision = "
+                '{"serve": "float32"}\'`.'
+            )

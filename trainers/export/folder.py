@@ -1,6 +1,6 @@
 """The folder of an export: a file or folder for each format, and `export.json`, which describes them.
 
-The formats are SavedModel and TensorFlow Lite.
+The formats are SavedModel, TensorFlow Lite and ONNX.
 """
 
 import os
@@ -24,7 +24,7 @@ from trainers.export.compare import check_same, computed_alone, differences, exa
 from trainers.export.program import Program
 from trainers.workdir import json_text
 
-NAMES = {"saved_model": "saved_model", "tflite": "model.tflite"}  # by format
+NAMES = {"saved_model": "saved_model", "tflite": "model.tflite", "onnx": "onnx"}  # by format
 _OPERATION = re.compile(r"'tf\.(\w+)' op is neither")
 THEN = "the same command then exports: nothing was put in place"
 
@@ -108,6 +108,8 @@ def write(kind: str, program: Program, folder: Path, *, weights: str) -> Path:
     path = folder / NAMES[kind]
     if kind == "saved_model":
         write_saved_model(program, path, weights=weights)
+    elif kind == "onnx":
+        write_onnx(program, path)
     else:
         whole = folder / "to_convert"
         write_saved_model(program, whole, weights="float32")
@@ -121,6 +123,22 @@ def write_saved_model(program: Program, path: Path, *, weights: str) -> None:
     module, functions = program.exported(weights)
     default = next(iter(functions.values()))
     tf.saved_model.save(module, str(path), signatures={"serving_default": default, **functions})
+
+
+def write_onnx(program: Program, path: Path) -> None:
+    """Writes a folder with an ONNX file for each function, named after it."""
+    try:
+        from trainers.export import onnx_files
+    except Exception as error:  # versions that don't fit together fail in many ways
+        raise ConfigurationError(
+            f"`--format=onnx` can't import its packages ({type(error).__name__}: {' '.join(str(error).split())}): "
+            "`pip install -e '.[onnx]'` installs versions that fit together, or export with `--format=saved_model`."
+        ) from error
+    path.mkdir()
+    _, functions = program.exported("float32")
+    for name, function in functions.items():
+        who = f"`{name}`, which `{type(program.task).__name__}` serves,"
+        (path / f"{name}.onnx").write_bytes(onnx_files.converted(function, who))
 
 
 def converted(program: Program, saved_model: Path, *, weights: str) -> bytes:

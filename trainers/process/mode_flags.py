@@ -47,7 +47,7 @@ FLAGS: Mapping[str, FlagTable] = {  # by mode
         "format": (
             DEFINE_string,
             "saved_model",
-            "format of `--mode=export`: saved_model, tflite, or both with a comma",
+            "format of `--mode=export`: saved_model, tflite or onnx, or several with commas",
         ),
         "weights": (DEFINE_string, "float32", "type of exported weights: float32, bfloat16 or int8"),
         "export_dir": (DEFINE_string, None, "the folder for an export (default: `export/<step>` in the workdir)"),
