@@ -15,7 +15,7 @@ from core.layers.norm import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from core.layers.pooling import AveragePool, MaxPool, global_average_pool, global_max_pool
 from core.layers.recompute import recompute
 from core.layers.recurrent import GRU, LSTM, VanillaRNN, unroll
-from core.layers.rotary import rotary
+from core.layers.rotary import RotaryScaling, rotary
 from core.layers.spatial import Pad, PixelShuffle, Resize
 from core.layers.weight_norm import SpectralNorm, WeightNorm
 
@@ -46,6 +46,7 @@ __all__ = [
     "RMSNorm",
     "Residual",
     "Resize",
+    "RotaryScaling",
     "SeparableConv2D",
     "Sequential",
     "SpatialDropout",

@@ -10,7 +10,7 @@ from core.initializers import Initializer
 from core.layers.attend import LONG, attend, check_window
 from core.layers.linear import Linear, linear
 from core.layers.norm import RMSNorm
-from core.layers.rotary import rotary
+from core.layers.rotary import RotaryScaling, rotary
 from core.layers.shapes import check_axes, check_last, merge_leading, nan_unless, sizes
 from core.module import Module
 from core.precision import compute_dtype
@@ -31,11 +31,12 @@ class Cache(NamedTuple):
 class MultiHeadAttention(Module):
     """Multi-head attention of a sequence to itself or to a `context`: `[batch, time, size]` to `[batch, time, size]`.
 
-    If `num_kv_heads` is below `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal` hides
-    later positions. With a `window`, a position sees only the last `window` positions. `rotary_base` turns on rotary
-    positions (the paper's base is 10000). `alibi` lowers scores in proportion to the distance (Press et al., 2022).
-    With `qk_epsilon`, each head's queries and keys pass an `RMSNorm` with this epsilon (Henry et al., 2020).
-    `qkv_bias` replaces `bias` for queries, keys and values. `out_init` initializes the output matrix.
+    If `num_kv_heads` is below `num_heads`, several heads share keys and values (Ainslie et al., 2023). `causal`
+    hides later positions. With a `window`, a position sees only the last `window` positions. `rotary_base` turns on
+    rotary positions (the paper's base is 10000), which `rotary_scaling` slows down. `alibi` lowers scores in
+    proportion to the distance (Press et al., 2022). With `qk_epsilon`, each head's queries and keys pass an
+    `RMSNorm` with this epsilon (Henry et al., 2020). `qkv_bias` replaces `bias` for queries, keys and values.
+    `out_init` initializes the output matrix.
 
     More than `chunk_size` queries are computed in tiles of at most `chunk_size` queries and keys. The gradient
     recomputes the scores of the tiles (Dao et al., 2022). Tiles need a number of queries that is known while tracing.
@@ -57,6 +58,7 @@ class MultiHeadAttention(Module):
         causal: bool = False,
         window: int | None = None,
         rotary_base: float | None = None,
+        rotary_scaling: RotaryScaling | None = None,
         alibi: bool = False,
         qk_epsilon: float | None = None,
         dropout_rate: float = 0.0,
@@ -87,6 +89,7 @@ class MultiHeadAttention(Module):
         check_window(window, causal)
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
         self.causal, self.rotary_base, self.dropout_rate = causal, rotary_base, dropout_rate
+        self.rotary_scaling = rotary_scaling
         self.chunk_size, self.takes_context = chunk_size, context_size is not None
         self.window, self.alibi = window, alibi
 
@@ -183,7 +186,7 @@ class MultiHeadAttention(Module):
             q, k = self.query_norm(q), self.key_norm(k)
         if self.rotary_base is not None:
             positions = first + tf.range(tf.shape(q)[1])
-            q, k = rotary(q, positions, self.rotary_base), rotary(k, positions, self.rotary_base)
+            q, k = (rotary(y, positions, self.rotary_base, self.rotary_scaling) for y in (q, k))
         return q, k, v
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 from core.arguments import check_choice, check_positive, check_size
+from core.layers import RotaryScaling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -10,11 +11,12 @@ class TransformerConfig:
     """Sizes and kinds of the layers of a `Transformer`. The defaults are GPT-2's (Radford et al., 2019).
 
     Llama (Touvron et al., 2023) has `positions="rotary"`, `norm="rms"`, `feed_forward="swiglu"`, `bias=False` and
-    `tied=False`. `hidden` is by default `4 * size`, with SwiGLU about `8 / 3 * size`. `head_size` is by default
-    `size / num_heads`. `qkv_bias` gives queries, keys and values a bias that differs from `bias`. With `qk_norm`, the
-    queries and keys of each head are RMS-normalised (Henry et al., 2020). Unless `tied`, the output layer has a matrix
-    of its own. With `logit_cap` c, logits are c·tanh(logits / c). With a `window`, each block attends to the last
-    `window` tokens. With `recompute`, only each block's input is stored for the gradient (Chen et al., 2016).
+    `tied=False`, since version 3.1 also a `rotary_scaling`. `hidden` is by default `4 * size`, with SwiGLU about `8
+    / 3 * size`. `head_size` is by default `size / num_heads`. `qkv_bias` gives queries, keys and values a bias that
+    differs from `bias`. With `qk_norm`, the queries and keys of each head are RMS-normalised (Henry et al., 2020).
+    Unless `tied`, the output layer has a matrix of its own. With `logit_cap` c, logits are c·tanh(logits / c). With
+    a `window`, each block attends to the last `window` tokens. With `recompute`, only each block's input is stored
+    for the gradient (Chen et al., 2016).
 
     With `base_width`, the network follows muP (see `core.optimizers.mup`): matrices of blocks are divided by
     √(size / base_width) at the start, and the output layer's inputs are multiplied by base_width / size.
@@ -30,6 +32,7 @@ class TransformerConfig:
     hidden: int | None = None
     positions: str = "learned"
     rotary_base: float = 10000.0
+    rotary_scaling: RotaryScaling | None = None
     window: int | None = None
     norm: str = "layer"
     epsilon: float = 1e-5

@@ -110,7 +110,7 @@ class Pretrained(Weights):
 def settings(config: TransformerConfig) -> dict[str, Any]:
     """Returns all settings by name, with the values that defaults stand for."""
     return {
-        **dataclasses.asdict(config),
+        **vars(config),
         "num_kv_heads": config.num_kv_heads or config.num_heads,
         "head_size": config.head_size or config.size // config.num_heads,
         "hidden": config.hidden_size,

@@ -8,6 +8,7 @@ import gin
 
 from core.data.files import path_of
 from core.errors import CheckpointError, shown
+from core.layers import RotaryScaling
 from core.weights import StartFrom
 from models.language.hugging_face import Layout, Pretrained, number, read_config
 
@@ -68,7 +69,7 @@ def _opened(folder: Path) -> Pretrained:
         "head_size": size("head_dim", size("hidden_size") // heads),
         "hidden": size("intermediate_size"),
         "positions": "rotary",
-        "rotary_base": _rotary_base(config, folder),
+        **_rotations(config, folder),
         "window": config.get("sliding_window") if kind == "mistral" else None,
         "norm": "rms",
         "epsilon": number(config, folder, "rms_norm_eps", 1e-6),
@@ -82,13 +83,37 @@ def _opened(folder: Path) -> Pretrained:
     return Pretrained(folder, LAYOUT, size("num_hidden_layers"), wanted)
 
 
-def _rotary_base(config: Mapping[str, Any], folder: Path) -> float:
-    """Returns the base of rotary positions, which later versions of `transformers` keep in a table."""
+def _rotations(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the settings of rotary positions, which later versions of `transformers` keep in a table."""
     table = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = table.get("rope_type", table.get("type", "default")) if isinstance(table, dict) else shown(table)
-    if kind != "default":
+    if kind not in ("default", "llama3"):
         raise CheckpointError(
             f"`{folder / 'config.json'}` scales its rotary positions by {shown(kind)}, which no `LanguageModel` "
-            "computes: take a model without it, such as Llama 2, Llama 3 or Qwen."
+            "computes: take a model without it, such as Llama 3 or Qwen."
         )
-    return float(number({**config, **table}, folder, "rope_theta", 10000.0))
+    base = float(number({**config, **table}, folder, "rope_theta", 10000.0))
+    return {"rotary_base": base, "rotary_scaling": _scaling(table, folder) if kind == "llama3" else None}
+
+
+def _scaling(table: Mapping[str, Any], folder: Path) -> RotaryScaling:
+    numbers = {ours: number(table, folder, theirs) for ours, theirs in _SCALES.items()}
+    try:
+        return RotaryScaling(**numbers)
+    except ValueError as error:
+        raise CheckpointError(
+            f"`{folder / 'config.json'}` has a `rope_scaling` that can't be computed: {error}"
+        ) from None
+
+
+_SCALES = {  # of `RotaryScaling`, in `config.json`
+    "factor": "factor",
+    "context": "original_max_position_embeddings",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+}
+
+
+def scaling_settings(scaling: RotaryScaling) -> dict[str, Any]:
+    """Returns a scaling as `config.json` has it."""
+    return {"rope_type": "llama3", **{theirs: getattr(scaling, ours) for ours, theirs in _SCALES.items()}}

@@ -9,10 +9,18 @@ from core.errors import ConfigurationError
 from models.language import gpt2, llama
 from models.language.config import TransformerConfig
 from models.language.hugging_face import FILE, arrays, settings
+from models.language.llama import scaling_settings
 from models.language.transformer import Transformer
 
 # Settings of each family; `...` stands for any value.
-_GPT2: dict[str, Any] = {"positions": "learned", "norm": "layer", "feed_forward": "gelu", "bias": True, "tied": True}
+_GPT2: dict[str, Any] = {
+    "positions": "learned",
+    "rotary_scaling": None,
+    "norm": "layer",
+    "feed_forward": "gelu",
+    "bias": True,
+    "tied": True,
+}
 _GPT2 |= {"window": None, "qk_norm": False, "qkv_bias": True, "logit_cap": None, "base_width": None}
 _LLAMA: dict[str, Any] = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "tied": ...}
 _LLAMA |= {"window": None, "qk_norm": False, "qkv_bias": False, "logit_cap": None, "base_width": None}
@@ -99,6 +107,7 @@ def _described(config: TransformerConfig, family: str) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": config.epsilon,
         "rope_theta": config.rotary_base,
+        **({"rope_scaling": scaling_settings(config.rotary_scaling)} if config.rotary_scaling else {}),
         "attention_bias": False,
         "attention_dropout": config.dropout,
         **({"sliding_window": config.window} if family == "mistral" else {}),

@@ -6,6 +6,7 @@ import gin
 import tensorflow as tf
 
 from core import losses, metrics
+from core.layers import RotaryScaling
 from core.layers.attention import Cache
 from core.optimizers import Transform
 from core.random import Rng
@@ -42,6 +43,7 @@ class LanguageModel(Task):
         hidden: int | None = None,
         positions: str = "learned",
         rotary_base: float = 10000.0,
+        rotary_scaling: RotaryScaling | None = None,
         window: int | None = None,
         norm: str = "layer",
         epsilon: float = 1e-5,
@@ -74,6 +76,7 @@ class LanguageModel(Task):
             hidden=hidden,
             positions=positions,
             rotary_base=rotary_base,
+            rotary_scaling=rotary_scaling,
             window=window,
             norm=norm,
             epsilon=epsilon,

@@ -53,6 +53,7 @@ class Block(Module):
             causal=True,
             window=config.window,
             rotary_base=config.rotary_base if config.positions == "rotary" else None,
+            rotary_scaling=config.rotary_scaling,
             alibi=config.positions == "alibi",
             qk_epsilon=config.epsilon if config.qk_norm else None,
             dropout_rate=config.dropout,

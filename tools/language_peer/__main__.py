@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.environments import prepare
+from core.layers import RotaryScaling
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
@@ -46,9 +47,11 @@ _SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_emb
 _LLAMA: dict[str, Any] = {"vocabulary": 500, "context": 64, "num_layers": 2, "size": 48, "hidden": 100, "num_heads": 4}
 _LLAMA |= {"num_kv_heads": 2, "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False}
 _LLAMA |= {"tied": False}
-# Llama 3.2, 1 B, without its scaled positions, and with two of its layers.
+_SCALES: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+# Llama 3.2, 1 B, with two of its layers.
 _LARGE: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 2, "intermediate_size": 8192}
 _LARGE |= {"num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
+_LARGE |= {"rope_scaling": {**_SCALES, "factor": 32.0, "original_max_position_embeddings": 8192}}
 MODELS = {
     "GPT-2, two layers": Model(
         "gpt2",
@@ -62,6 +65,11 @@ MODELS = {
         shard="200MB",
     ),
     "Llama": Model("llama", _SMALL, _LLAMA),
+    "Llama 3.1, scaled positions": Model(
+        "llama",
+        {**_SMALL, "rope_scaling": {**_SCALES, "factor": 8.0, "original_max_position_embeddings": 32}},
+        {**_LLAMA, "rotary_scaling": RotaryScaling(8.0, 32)},
+    ),
     "Llama in bfloat16, several files": Model("llama", _SMALL, _LLAMA, "bfloat16", "60KB"),
     "Mistral": Model("mistral", {**_SMALL, "sliding_window": 16}, {**_LLAMA, "window": 16}),
     "Qwen2": Model("qwen2", {**_SMALL, "tie_word_embeddings": True}, {**_LLAMA, "qkv_bias": True, "tied": True}),
@@ -78,6 +86,7 @@ MODELS = {
             "num_heads": 32,
             "num_kv_heads": 8,
             "rotary_base": 500000.0,
+            "rotary_scaling": RotaryScaling(32.0, 8192),
             "tied": True,
         },
         shard="500MB",

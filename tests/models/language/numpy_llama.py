@@ -25,6 +25,25 @@ def tensors(config, random):
     return {name: np.float32(0.3 * random.randn(*x) + ("norm" in name)) for name, x in shapes.items()}
 
 
+def slowed(speeds, scaling):
+    """Returns the speeds of Llama 3.1, by wave lengths as in the reference implementation."""
+    if not scaling:
+        return speeds
+    factor, length = scaling["factor"], scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    found = []
+    for speed in speeds:
+        wave = 2 * np.pi / speed
+        if wave < length / high:
+            found.append(speed)
+        elif wave > length / low:
+            found.append(speed / factor)
+        else:
+            smooth = (length / wave - low) / (high - low)
+            found.append((1 - smooth) * speed / factor + smooth * speed)
+    return np.array(found)
+
+
 def logits(config, tensors, tokens):
     """Returns logits [rows, time, vocabulary] of `tokens` [rows, time]."""
     get = {name: np.float64(x) for name, x in tensors.items()}
@@ -41,7 +60,8 @@ def logits(config, tensors, tokens):
         return x @ get[f"{name}.weight"].T + get.get(f"{name}.bias", 0.0)
 
     def turned(x):
-        angles = np.arange(time)[:, None, None] * config["rope_theta"] ** (-2.0 * np.arange(width // 2) / width)
+        speeds = config["rope_theta"] ** (-2.0 * np.arange(width // 2) / width)
+        angles = np.arange(time)[:, None, None] * slowed(speeds, config.get("rope_scaling"))
         first, second = np.split(x, 2, -1)
         return np.concatenate(
             [first * np.cos(angles) - second * np.sin(angles), second * np.cos(angles) + first * np.sin(angles)], -1

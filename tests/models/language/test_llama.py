@@ -9,6 +9,7 @@ import tensorflow as tf
 from safetensors.numpy import save_file
 
 from core.errors import CheckpointError, ConfigurationError
+from core.layers import RotaryScaling
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
@@ -26,8 +27,11 @@ SETTINGS = {
     "vocabulary": 50, "context": 12, "num_layers": 2, "size": 24, "hidden": 40, "num_heads": 4, "num_kv_heads": 2,
     "positions": "rotary", "rotary_base": 500.0, "norm": "rms", "feed_forward": "swiglu", "bias": False, "tied": False,
 }  # fmt: skip
+SCALES = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.1, "high_freq_factor": 0.5}
+SCALES["original_max_position_embeddings"] = 8  # of three pairs, one turns as before, one between and one slowly
 FAMILIES = {
     "llama": ({}, {}),
+    "llama 3.1": ({"rope_scaling": SCALES}, {"rotary_scaling": RotaryScaling(4.0, 8, low=0.1, high=0.5)}),
     "mistral": ({"model_type": "mistral", "sliding_window": 5}, {"window": 5}),
     "qwen2": ({"model_type": "qwen2", "tie_word_embeddings": True}, {"qkv_bias": True, "tied": True}),
     "qwen3": ({"model_type": "qwen3", "head_dim": 10}, {"qk_norm": True, "head_size": 10}),
@@ -96,7 +100,9 @@ def test_networks_of_another_kind_are_refused(settings, message, tmp_path):
     ("changes", "message"),
     [
         ({"model_type": "gemma"}, "`model_type` = 'gemma', which no `LanguageModel` computes: only 'llama', 'mistral'"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "scales its rotary positions by 'llama3'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "scales its rotary positions by 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has `original_max_position_embeddings` = None"),
+        ({"rope_scaling": {**SCALES, "low_freq_factor": 2}}, "`low` of `RotaryScaling` is 2, not below `high`, 0.5"),
         ({"rope_scaling": [1]}, "scales its rotary positions by"),
         ({"attention_bias": True}, "`attention_bias` = True"),
         ({"num_attention_heads": "4"}, "has `num_attention_heads` = '4', where a number above 0"),

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import trainers
 from core.errors import ConfigurationError
+from core.layers import RotaryScaling
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import Lora, begin_with
@@ -35,6 +36,9 @@ def folder(tmp_path_factory):
         "LanguageModel.lora = @Lora",
         "Lora.patterns = ['*/attention/*/w', 'tokens/w']",
         "Lora.rank = 2",
+        "LanguageModel.rotary_scaling = @RotaryScaling()",
+        "RotaryScaling.factor = 4.0",
+        "RotaryScaling.context = 8",
         "adamw.no_decay = []",
     ]
     words = [f"--gin_param={param}" for param in params]
@@ -53,7 +57,8 @@ def test_run_with_low_rank_changes_is_written_as_a_llama_that_computes_the_same(
     assert main(["--to=hf", "text", "--folder=written"]) == 0
     assert capsys.readouterr().out == "text, step 2: written to `written` as llama\n"
     lora = functools.partial(Lora, patterns=["*/w"], rank=1)
-    task = LanguageModel(vocabulary=257, **LLAMA, lora=lora, optimizer=sgd(0.1), rng=Rng.from_seed(1))
+    settings = {"vocabulary": 257, **LLAMA, "rotary_scaling": RotaryScaling(4.0, 8)}
+    task = LanguageModel(**settings, lora=lora, optimizer=sgd(0.1), rng=Rng.from_seed(1))
     begin_with(llama_weights("written", take=["net/*"]), task)
     tokens = tf.reshape(tf.range(32, dtype=tf.int32), [2, 16])
     trained = trainers.load("text").task
