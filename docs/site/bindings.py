@@ -13,10 +13,11 @@ SECTIONS = {  # the first that a file's path begins with counts
     "core/data": "Sources of examples",
     "core/distribution": "Strategies",
     "core/parallel": "Strategies",
+    "core/layers": "Tasks and networks",
     "core/task": "Placements",
     "core/optimizers": "Optimizers, transforms and schedules",
     "core/losses": "GAN objectives",
-    "core/weights": "First weights",
+    "core/weights": "Weights",
 }
 REQUIRED = "gin.REQUIRED"
 
