@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from core import storage as stored
-from core.data import csv
+from core.data import csv, hugging_face, webdataset
 from core.errors import DataError
 from core.storage import Bucket, parse_address
 
@@ -40,6 +40,24 @@ def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
     folder = stored.cached("s3://bucket/data")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {"a.csv", "b.csv", "b.txt", "old/c.csv"}
+
+
+def test_folders_and_shards_are_read_by_number_from_their_copies(storage, tmp_path):
+    import datasets
+    from webdataset import TarWriter
+
+    datasets.Dataset.from_dict({"x": range(5)}).save_to_disk(str(tmp_path / "saved"))
+    for number in range(2):
+        with TarWriter(str(tmp_path / f"{number}.tar")) as file:
+            file.write({"__key__": str(number), "cls": number})
+    bucket = Bucket(parse_address("s3://bucket/sets", "address"))
+    for path in tmp_path.rglob("*.*"):
+        if path.is_file():
+            bucket.write(path.relative_to(tmp_path).as_posix(), path.read_bytes())
+    saved = hugging_face("s3://bucket/sets/saved", {"x": "int"})
+    shards = webdataset("s3://bucket/sets/*.tar", {"x": "int"}, stored_as={"x": "cls"})
+    for source, size in ((saved, 5), (shards, 2)):
+        np.testing.assert_array_equal(source.gather(np.arange(size, dtype=np.int64))["x"], np.arange(size))
 
 
 def test_files_that_cannot_be_had_are_a_data_error(storage):
