@@ -123,7 +123,7 @@ class Feature:
         if self.kind == "image":
             return np.array([self.converted(x, functools.partial(name, i)) for i, x in enumerate(values)], object)
         made = np.empty([len(values), *self.shape], self.spec.dtype.as_numpy_dtype)
-        at_once = self._at_once(values) if isinstance(values, np.ndarray) else None
+        at_once = self._at_once(values)
         if at_once is not None:
             made[:] = at_once.reshape(made.shape)
             return made
@@ -131,9 +131,15 @@ class Feature:
             made[i] = self.converted(value, functools.partial(name, i))
         return made
 
-    def _at_once(self, values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    def _at_once(self, given: Values) -> npt.NDArray[Any] | None:
         """Converts the numbers of all examples, [n, ...], or returns `None` if one isn't as declared."""
-        if self.fill is not None or values[:1].size != math.prod(self.shape) * len(values[:1]):
+        if self.fill is not None or not len(given) or isinstance(given[0], bytes):
+            return None
+        try:
+            values = np.asarray(given)
+        except ValueError:  # of unlike lengths
+            return None
+        if values[0].size != math.prod(self.shape):
             return None
         if self.kind == "levels" and values.dtype == np.uint8:
             return values / np.float32(255.0)

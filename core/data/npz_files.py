@@ -4,11 +4,14 @@ Each array's header declares its shape. The shape is compared with the size of t
 because a damaged or malicious header can declare any shape.
 """
 
+import functools
+import io
 import math
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +40,24 @@ def read_npz(path: Path) -> dict[str, Array]:
                 return {name: _member(path, name, file) for name in file.files}
     except _DAMAGED as error:
         raise DataError(f"{path.absolute()} can't be read: {error}. Write or download it again.") from error
+
+
+def array_of(content: bytes) -> Array:
+    """Returns the array that the bytes of an `.npy` file hold. Damage and pickled objects raise a `ValueError`."""
+    size = int.from_bytes(content[8:10], "little") + 10 if content[6:8] == b"\1\0" else 0
+    if not size or not content.startswith(np.lib.format.MAGIC_PREFIX):
+        return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
+    shape, fortran_order, dtype = _header(content[:size])
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects, which run code while they load")
+    if len(content) != size + math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"it has {len(content):,} bytes, but says that it holds {dtype} of shape {list(shape)}")
+    return np.frombuffer(content, dtype, offset=size).reshape(shape, order="F" if fortran_order else "C")
+
+
+@functools.lru_cache(maxsize=256)  # files of one data set have few headers, and NumPy takes long to evaluate one
+def _header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return np.lib.format.read_array_header_1_0(io.BytesIO(start[8:]))
 
 
 def _check_headers(path: Path, archive: zipfile.ZipFile) -> None:

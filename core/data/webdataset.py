@@ -11,7 +11,6 @@ a buffer, and resumes without reading earlier ones.
 """
 
 import functools
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from core.arguments import listed
 from core.data.declared import Declared, Feature, Values, features_of
 from core.data.files import BadExampleError, list_files
+from core.data.npz_files import array_of
 from core.data.samples import Numbers, Samples
 from core.data.source import Source
 from core.data.tar_index import TarFile
@@ -94,10 +94,10 @@ def _decoded(stored: str, content: bytes, name: Callable[[], str]) -> Any:
     kind = extension.lower().rpartition(".")[2]
     try:
         if kind == "npy":
-            return np.load(io.BytesIO(content), allow_pickle=False)
+            return array_of(content)
         value = json.loads(content) if kind in ("json", "jsn") else content
         text = content.decode() if kind in _TEXTS else ""
-    except (ValueError, EOFError, OSError) as error:
+    except ValueError as error:
         raise BadExampleError(f"`.{extension}` of {name()} can't be decoded: {error}; write it again.") from error
     for key in keys:
         if not isinstance(value, dict) or key not in value:
