@@ -251,6 +251,24 @@ def test_an_iterator_continues_from_its_state(shown):
     assert [example["x"] for example in iterator] == [3, 4, 5, 6]
 
 
+def test_a_state_at_the_end_of_an_epoch_leads_to_the_next_one():
+    def make(seed, epoch):
+        return Places()
+
+    order = InOrder(Stream(make), seed=3, epoch=0, before=0, count=7)
+    order.take(8)
+    (_, *ends, following) = order.states
+    for before, epoch, state in [*ends, following]:
+        again = InOrder(Stream(make), seed=3, epoch=epoch, before=before, count=5, state=state)
+        assert again.take(7)["x"].tolist() == list(range(7))
+    assert [before for before, *_ in ends] == [7]
+
+
+def test_an_iterator_without_a_state_cannot_continue():
+    with pytest.raises(LookupError, match="its iterator keeps no state now"):
+        begun([{"x": 1}], "{}")
+
+
 def test_a_state_that_json_would_change_is_not_kept():
     _, state = begun(Places(lambda place: (place,)), None)
     assert state() is None
