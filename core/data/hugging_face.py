@@ -21,7 +21,7 @@ from core.arguments import listed
 from core.data.declared import Declared, Feature, Values, features_of
 from core.data.files import path_of, reading
 from core.data.samples import Numbers, Samples
-from core.data.source import Source
+from core.data.source import Source, check_feature
 from core.errors import ConfigurationError, DataError, did_you_mean, shown
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # the last bytes of a complete stream of Arrow
@@ -52,6 +52,15 @@ class ArrowRows(Samples):
             return np.concatenate(arrays)[back]
         values = [value for part in found for value in part]
         return [values[i] for i in back.tolist()]
+
+    def extremes(self, feature: str) -> tuple[int, int, int, int] | None:
+        check_feature(self, feature)
+        if self._features[feature].kind != "int" or self._features[feature].shape:
+            return None
+        column = self.values(feature)  # whose pages alone are read
+        assert column is not None
+        low, high = int(column.argmin()), int(column.argmax())
+        return int(column[low]), low, int(column[high]), high
 
     def name_of(self, index: int) -> str:
         part = int(np.searchsorted(self._firsts, index, side="right")) - 1

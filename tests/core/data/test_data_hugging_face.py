@@ -65,6 +65,8 @@ def test_columns_of_each_kind_are_read(saved):
     np.testing.assert_allclose(found["raw"], np.array(ROWS["raw"]) / 255.0, rtol=1e-6)
     np.testing.assert_array_equal(found["good"], [1, 0, 1, 1])
     np.testing.assert_array_equal(source.values("label"), ROWS["label"])
+    assert source.extremes("label") == (0, 1, 2, 0)
+    assert source.extremes("grid") is None
 
 
 def test_a_split_is_named(saved, tmp_path):
