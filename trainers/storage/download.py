@@ -11,8 +11,8 @@ from core.checkpoint.files import TEMPORARY, free_name, put_in_place, step_of_na
 from core.checkpoint.manifest import MANIFEST
 from core.disk import space_for
 from core.errors import CheckpointError, ConfigurationError
-from core.storage import Bucket, Stored
-from trainers.storage.owner import OWNER, Owner, wrote_last
+from core.storage import Bucket, StorageError, Stored
+from trainers.storage.owner import OWNER, Owner, read_owner, wrote_last
 
 CHECKPOINTS = "checkpoints"
 RESULT = "result.json"  # removed when an ended run resumes
@@ -34,26 +34,39 @@ def _order(name: str) -> tuple[int, str]:
 def download(bucket: Bucket, folder: Path, owner: Owner | None, say: Say) -> None:
     """Makes the folder what the address holds, unless this folder wrote last. One process at a time does so."""
     with _alone(folder):
-        objects = bucket.objects()
-        there = checkpoint_names(objects)
-        here = [path.name for _, path in checkpoints_in(folder / CHECKPOINTS)]
-        newest_there, newest_here = there[0] if there else "", here[0] if here else ""
-        if wrote_last(folder, owner) and _order(newest_here) >= _order(newest_there):
-            return
-        if not objects.keys() - {OWNER}:
-            return
-        if _order(newest_here) > _order(newest_there):
-            raise ConfigurationError(
-                f"the local folder `{folder}` of `{bucket.address}` is at {newest_here}, but another machine has "
-                f"written there since, and is at {newest_there or 'no checkpoint'}. To continue that run, move the "
-                "local folder away. To continue this one, give another address with `--workdir`."
-            )
-        _download_checkpoints(bucket, folder, objects, there, say)
-        _download_files(bucket, folder, objects)
-        for name in set(here) - set(there):
-            shutil.rmtree(folder / CHECKPOINTS / name)
-        if RESULT not in objects:
-            (folder / RESULT).unlink(missing_ok=True)
+        objects = _download(bucket, folder, owner, say)
+        if objects is not None:
+            _download_files(bucket, folder, objects)
+            if RESULT not in objects:
+                (folder / RESULT).unlink(missing_ok=True)
+
+
+def download_checkpoints(bucket: Bucket, folder: Path, say: Say) -> None:
+    """Does so with the checkpoints alone: a worker that isn't the chief needs no other file."""
+    with _alone(folder):
+        _download(bucket, folder, read_owner(bucket), say)
+
+
+def _download(bucket: Bucket, folder: Path, owner: Owner | None, say: Say) -> Mapping[str, Stored] | None:
+    """Makes the folder's checkpoints those of the address. Returns all objects there, or None if it changes nothing."""
+    objects = bucket.objects()
+    there = checkpoint_names(objects)
+    here = [path.name for _, path in checkpoints_in(folder / CHECKPOINTS)]
+    newest_there, newest_here = there[0] if there else "", here[0] if here else ""
+    if wrote_last(folder, owner) and _order(newest_here) >= _order(newest_there):
+        return None
+    if not objects.keys() - {OWNER}:
+        return None
+    if _order(newest_here) > _order(newest_there):
+        raise ConfigurationError(
+            f"the local folder `{folder}` of `{bucket.address}` is at {newest_here}, but another machine has "
+            f"written there since, and is at {newest_there or 'no checkpoint'}. To continue that run, move the "
+            "local folder away. To continue this one, give another address with `--workdir`."
+        )
+    _download_checkpoints(bucket, folder, objects, there, say)
+    for name in set(here) - set(there):
+        shutil.rmtree(folder / CHECKPOINTS / name)
+    return objects
 
 
 def _download_checkpoints(
@@ -79,6 +92,10 @@ def _download_checkpoints(
             verified(temporary)
             put_in_place(temporary, target, say)
             usable += 1
+        except StorageError:
+            if bucket.read(f"{base}/{MANIFEST}") is not None:
+                raise
+            say(f"`{name}` was removed from `{bucket.address}` meanwhile")
         except DamagedError as error:
             problems.append(f"`{name}`: {error}")
             say(f"Warning: checkpoint `{name}` at `{bucket.address}` is damaged and was skipped: {error}.")
@@ -99,7 +116,21 @@ def _download_files(bucket: Bucket, folder: Path, objects: Mapping[str, Stored])
             continue
         if not stored.is_copied(path):
             with space_for(path):
-                bucket.download(name, path, stored)
+                _download_file(bucket, name, path, stored)
+
+
+def _download_file(bucket: Bucket, name: str, path: Path, stored: Stored) -> None:
+    """Downloads a file that another machine may be replacing, such as the metrics of a run that trains."""
+    while True:
+        try:
+            return bucket.download(name, path, stored)
+        except StorageError:
+            now = bucket.objects(name).get(name)
+            if now is None:
+                return None  # removed meanwhile
+            if now == stored:
+                raise
+            stored = now
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from core.signals import held_back
 from core.storage import Address, Bucket, StorageError
 from trainers.errors.exit_report import after
 from trainers.hooks import Hook, Run
-from trainers.storage.download import download
-from trainers.storage.owner import Ownership, read_owner
+from trainers.storage.download import download, download_checkpoints
+from trainers.storage.owner import Ownership, read_owner, wait_for_chief
 from trainers.storage.upload import Upload
 from trainers.workdir import Workdir
 
@@ -43,12 +43,19 @@ def stored(address: Address, workdir: Workdir, *, writes: bool) -> Iterator[Sequ
     """
     cluster = cluster_from_environment()
     bucket, folder = Bucket(address), workdir.path
-    if not writes or (cluster is not None and not cluster.is_chief):
+    if not writes:
         with explained(address, folder):
             download(bucket, folder, read_owner(bucket), _say)
         yield []
         return
-    mirror = Mirror(bucket, workdir)
+    if cluster is not None and not cluster.is_chief:
+        with explained(address, folder):
+            download_checkpoints(bucket, folder, _say)
+            wait_for_chief(bucket, folder)
+            download_checkpoints(bucket, folder, _say)  # those that only the chief had
+        yield []
+        return
+    mirror = Mirror(bucket, workdir, leads=cluster is not None and cluster.size > 1)
     try:
         yield [Warn(mirror)]
     except KeyboardInterrupt:
@@ -66,8 +73,11 @@ def stored(address: Address, workdir: Workdir, *, writes: bool) -> Iterator[Sequ
 class Mirror:
     """The thread that uploads a run, until `end`."""
 
-    def __init__(self, bucket: Bucket, workdir: Workdir):
-        """Takes the address for this process, and downloads what the local folder lacks."""
+    def __init__(self, bucket: Bucket, workdir: Workdir, *, leads: bool = False):
+        """Takes the address for this process, and downloads what the local folder lacks.
+
+        A process that `leads` other workers, which may have separate folders, also uploads what the address lacks.
+        """
         self.address, self.folder = bucket.address, workdir.named
         self.trouble: str | None = None  # the last error, until the storage works again
         self._failing: float | None = None  # since when nothing was uploaded
@@ -82,6 +92,9 @@ class Mirror:
                 download(bucket, workdir.path, found, _say)
                 self._ownership.take()
                 self._upload = Upload(bucket, workdir.path, self._ownership.confirm, self._note_progress)
+                if leads:
+                    self._upload.run()
+                    self._ownership.announce()
         except BaseException:
             self._ownership.stop()
             workdir.release()

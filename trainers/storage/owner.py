@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.disk import write_whole
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, PeerLostError
 from core.signals import held_back
 from core.storage import Bucket, StorageError
 
@@ -25,6 +25,7 @@ LOCAL = ".storage.json"  # in the run's folder: the sessions that wrote from the
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0  # after which an owner counts as dead
 LOOK_SECONDS = 2.0
+CHIEF_SECONDS = 600.0  # that a worker waits for the chief, which may download large checkpoints first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Owner:
     began: str
     beats: int = 0
     ended: bool = False
+    ready: bool = False  # the address has all checkpoints of the owner's folder, for its other workers
 
     def __str__(self) -> str:
         return f"a run on `{self.host}`, begun at {self.began}"
@@ -58,6 +60,23 @@ def wrote_last(folder: Path, owner: Owner | None) -> bool:
     return owner is not None and owner.session in _sessions(folder)
 
 
+def wait_for_chief(bucket: Bucket, folder: Path) -> None:
+    """Waits until the chief of this start owns the address, and has uploaded all checkpoints of its folder.
+
+    An owner that shows no sign of life is a chief of before. In a folder that the workers share, all is there anyway.
+    """
+    first = owner = read_owner(bucket)
+    end = time.monotonic() + CHIEF_SECONDS
+    while not (wrote_last(folder, owner) or (owner and owner != first and owner.ready and not owner.ended)):
+        if time.monotonic() > end:
+            raise PeerLostError(
+                f"the chief has not begun to write to `{bucket.address}` within {CHIEF_SECONDS:g} s. Look at its log, "
+                "and start all workers again."
+            )
+        time.sleep(LOOK_SECONDS)
+        owner = read_owner(bucket)
+
+
 def _sessions(folder: Path) -> list[str]:
     try:
         return list(json.loads((folder / LOCAL).read_bytes())["sessions"])
@@ -75,6 +94,7 @@ class Ownership:
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True, name="storage owner")
         self._lost: StorageError | None = None
+        self._ready = False
 
     def wait_for(self, found: Owner | None, say: Callable[[str], object]) -> None:
         """Waits until the owner that was found is silent for long enough. Raises an error if it is alive."""
@@ -100,6 +120,11 @@ class Ownership:
         self._write()
         with held_back(signal.SIGTERM):  # in this thread
             self._thread.start()
+
+    def announce(self) -> None:
+        """Says that the other workers of this run can download its checkpoints."""
+        self._ready = True
+        self._write()
 
     def confirm(self) -> None:
         """Raises a `StorageError` if another process has become the owner."""
@@ -138,4 +163,5 @@ class Ownership:
                 continue  # uploads meet the same error, and report it
 
     def _write(self) -> None:
-        self._bucket.write(OWNER, json.dumps(dataclasses.asdict(self._owner)).encode())
+        owner = dataclasses.replace(self._owner, ready=self._ready)
+        self._bucket.write(OWNER, json.dumps(dataclasses.asdict(owner)).encode())

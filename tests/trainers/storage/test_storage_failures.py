@@ -154,6 +154,20 @@ def test_a_download_that_breaks_off_leaves_nothing_behind(storage, begin, tmp_pa
     assert fetched(tmp_path / "other") == (contents(workdir.path), 100)
 
 
+def test_a_file_that_grows_meanwhile_is_downloaded_anew(storage, begin, tmp_path):
+    workdir, following = begin(tmp_path / "run")
+    save(workdir.path, 100)
+    following.end()
+    more = [b"2 lines\n" * 2, b"3 lines\n" * 3]
+
+    def grows(method, path):
+        if (method, path) == ("GET", "/bucket/runs/mine/metrics.jsonl") and more:
+            Bucket(ADDRESS).write("metrics.jsonl", more.pop(0))
+
+    storage.fault = grows
+    assert fetched(tmp_path / "other")[0]["metrics.jsonl"] == b"3 lines\n" * 3
+
+
 def test_the_end_names_what_is_missing_and_the_command_that_uploads_it(storage, begin, capsys):
     workdir, following = begin(ADDRESS.folder)
     storage.fault = lambda method, path: "busy" if is_file_of_run(method, path) else None

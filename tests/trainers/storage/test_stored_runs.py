@@ -1,17 +1,20 @@
 """Runs in object storage, with the command."""
 
+import json
 import shutil
+import subprocess
 
 import pytest
 
 import trainers
 from core.errors import ConfigurationError
 from core.storage import parse_address
-from tests.commands import CONFIGS, passed
+from tests.commands import CONFIGS, environment, passed
 from tests.toys import Line, point_source
 from tests.trainers.resume_lab import outcome
 from trainers import main as command
 from trainers.launch import __main__ as launcher
+from trainers.launch.commands import free_ports
 from trainers.launch.network import ALONE, Network
 from trainers.runs.__main__ import main
 
@@ -19,6 +22,7 @@ WORDS = [
     f"--gin_file={CONFIGS}/digits_linear.gin",
     *(f"--gin_param=Trainer.{name}_every = 50" for name in ("checkpoint", "evaluate", "log")),
 ]
+WORKERS = f"--gin_file={CONFIGS}/runtime/multi_worker.gin"
 ADDRESS = "--workdir=s3://bucket/runs/mine"
 FOLDER = "runs/s3/bucket/runs/mine"
 
@@ -43,6 +47,47 @@ def test_a_fresh_machine_resumes_to_the_bit(server, tmp_path):
     names = sorted(name for name in server.names("bucket/runs/mine") if name.startswith("checkpoints/"))
     local = (path.relative_to(copied).as_posix() for path in (copied).rglob("step-*/*"))
     assert names == sorted(local)
+
+
+@pytest.fixture
+def workers(python, server):
+    """Returns a function that runs two workers in folders, and returns their exit codes and outputs."""
+
+    def run(folders, *flags, workdir=server.address):
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+        begun = []
+        for i, folder in enumerate(folders):
+            folder.mkdir(exist_ok=True)
+            place = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})}
+            command = [*python, "-m", "trainers.main", *WORDS, WORKERS, f"--workdir={workdir}", *flags]
+            variables = {**environment(), **server.variables, **place}
+            out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            begun.append(subprocess.Popen(command, cwd=folder, env=variables, **out))
+        said = [process.communicate(timeout=300)[0] for process in begun]
+        return [process.returncode for process in begun], said
+
+    return run
+
+
+@pytest.mark.long
+def test_workers_in_separate_folders_resume_to_the_bit(workers, server, tmp_path):
+    here, other, there, plain = folders = [tmp_path / name for name in ("here", "other", "there", "plain")]
+    server.fault = lambda method, path: "busy" if "step-" in path and method == "PUT" else None
+    codes, said = workers(folders[:2], "--gin_param=Trainer.steps = 200", "--kill_after_step=50")
+    assert codes == [-9, -9], said
+    server.fault = lambda method, path: None
+    assert not [name for name in server.names("bucket/runs/mine") if "step-" in name]
+    codes, said = workers(folders[:2], "--gin_param=Trainer.steps = 100")
+    assert codes == [0, 0], said
+    assert "resuming from step 50" in said[0]
+    assert "downloading `step-000000050`" in said[1]
+    assert {path.name for path in other.rglob("step-*")} == {"step-000000050"}  # the chief's alone has the rest
+    shutil.rmtree(here)
+    codes, said = workers([there, other], "--gin_param=Trainer.steps = 150")
+    assert codes == [0, 0], said
+    codes, said = workers([plain, plain], "--gin_param=Trainer.steps = 150", workdir="run")
+    assert codes == [0, 0], said
+    assert outcome(there / FOLDER) == outcome(plain / "run")
 
 
 def test_python_trains_to_an_address_and_loads_from_it(storage, monkeypatch, tmp_path):
