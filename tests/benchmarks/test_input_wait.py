@@ -7,6 +7,7 @@ from benchmarks.pages import rows_in
 from tests.commands import CHECKOUT, passed
 
 
+@pytest.mark.long
 def test_files_of_both_sizes_are_measured_beside_their_limit(tmp_path, monkeypatch):
     for name, value in (("SIDE", 64), ("FILES", 8), ("CHUNK", 8), ("BATCH", 4), ("SECONDS", 0.01)):
         monkeypatch.setattr(input_wait, name, value)

@@ -82,6 +82,7 @@ def test_kind_of_an_operation(kind, name, type):
     assert kind_of(name, type) == kind
 
 
+@pytest.mark.long
 def test_rows_of_a_real_step_add_up_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "SECONDS", 0.0)
     monkeypatch.setattr(command, "PROFILED", 0.0)

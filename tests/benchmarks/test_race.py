@@ -40,6 +40,7 @@ def test_rules_have_equal_budgets():
     assert len({len(rule.peaks) for rule in RULES.values()}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", race.WORKS)
 @pytest.mark.parametrize("name", RULES)
 def test_bindings_of_a_rule_complete_the_work(work, name):

@@ -7,6 +7,7 @@ from benchmarks.pages import rows_in
 from tests.commands import CHECKOUT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", streams.STREAMS)
 def test_stream_has_a_row(name, monkeypatch):
     monkeypatch.setattr(streams, "STEPS", 2)

@@ -28,6 +28,7 @@ def test_rows_say_how_long_the_loop_waits_and_steps_take():
         assert low <= high
 
 
+@pytest.mark.long
 def test_waiting_is_the_save_in_the_loop_and_what_the_next_would_wait_for(tmp_path, monkeypatch):
     """Uses a clock by which a write and the steps of a turn take a second each; waiting for a write ends it."""
     now, waited_for = [0.0], threading.Event()

@@ -132,6 +132,7 @@ def values_and_gradients(compiled: bool) -> dict[str, tuple[tf.Tensor, tf.Tensor
     return call({name: tf.constant(logits, tf.float32) for name, (_, logits, _) in cases.items()})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_infinite_logit_costs_nothing_where_its_label_is_zero(compiled: bool) -> None:
     definitions = {"softmax": cross_entropy, "kl": divergence, "focal of positives": positives}
@@ -183,6 +184,7 @@ def test_log_cosh_keeps_the_digits_of_small_differences() -> None:
     np.testing.assert_allclose(outer.gradient(slope, x), 1.0 - np.tanh(wide) ** 2, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("mean", "deviation"), [(3e7, 8.0), (-2e4, 0.1), (0.0, 1.0)])
 def test_r2_of_targets_far_from_zero(mean: float, deviation: float, compiled: bool) -> None:

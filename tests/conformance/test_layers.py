@@ -35,6 +35,7 @@ def test_agrees_with_its_peer(row: Row) -> None:
     assert battery.difference(row) <= row.tolerance
 
 
+@pytest.mark.long
 @every_row
 def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row) -> None:
     slope = battery.Slope(row)
@@ -42,6 +43,7 @@ def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row
     assert battery.penalty_is_off_by(slope) <= 10.0 * row.precision
 
 
+@pytest.mark.long
 @first_rows
 def test_eager_and_graph_agree_for_any_number_of_rows(row: Row) -> None:
     part = row.make(RNG)
@@ -108,6 +110,7 @@ def test_no_rows_have_the_shapes_of_one_and_gradients_of_zero(mode: str, row: Ro
             np.testing.assert_array_equal(gradient_of, tf.zeros(source.shape))
 
 
+@pytest.mark.long
 @first_rows
 def test_same_rng_gives_the_same_bits_and_another_others(row: Row) -> None:
     first, again, other = (row.make(rng) for rng in (RNG, RNG, Rng.from_seed(21)))
@@ -149,6 +152,7 @@ class Shelf:
         return cls(parts, module)
 
 
+@pytest.mark.long
 def test_checkpoints_round_trip(tmp_path: Path) -> None:
     saved, restored = Shelf.of(RNG), Shelf.of(Rng.from_seed(21))
     path = tf.train.Checkpoint(root=saved.module).save(str(tmp_path / "checkpoint"))

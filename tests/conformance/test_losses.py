@@ -39,6 +39,7 @@ def test_agrees_with_its_peer(row: Row) -> None:
     assert battery.difference(row) <= row.tolerance
 
 
+@pytest.mark.long
 @every_loss
 def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row) -> None:
     slope = battery.Slope(row)
@@ -46,6 +47,7 @@ def test_gradients_agree_with_finite_differences_and_a_penalty_is_whole(row: Row
     assert battery.penalty_is_off_by(slope) <= 20.0 * row.precision
 
 
+@pytest.mark.long
 @first_rows
 def test_eager_and_graph_agree_for_any_number_of_rows(row: Row) -> None:
     part = row.make(RNG)

@@ -53,6 +53,7 @@ def test_agrees_with_its_peer(row: MetricRow) -> None:
     assert distance(figures(row, example(row, seed=1)), expected) <= row.tolerance
 
 
+@pytest.mark.long
 @every_row
 def test_eager_and_graph_agree_for_any_number_of_rows(row: MetricRow) -> None:
     def both(*inputs: tf.Tensor) -> Any:
@@ -76,6 +77,7 @@ def test_eager_and_xla_agree(row: MetricRow) -> None:
     assert distance(compiled(*example(row)), both(*example(row))) <= 1e-6
 
 
+@pytest.mark.long
 @every_row
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
 def test_metric_takes_any_float_dtype(row: MetricRow, dtype: tf.DType) -> None:
@@ -118,6 +120,7 @@ def test_states_of_parts_add_up_to_that_of_the_whole(row: MetricRow, seed: int, 
                 np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 @every_state
 def test_state_is_carried_by_a_loop_and_read_in_a_graph(row: MetricRow) -> None:
     inputs = example(row)
@@ -158,6 +161,7 @@ def test_values_without_weights_count_once(row: MetricRow) -> None:
     assert distance(made(row, [*inputs, None]), made(row, [*inputs, tf.ones_like(weight)])) == 0.0
 
 
+@pytest.mark.long
 @every_row
 @settings(max_examples=3, deadline=None)
 @given(data=st.data())

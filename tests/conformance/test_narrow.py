@@ -174,6 +174,7 @@ SUMS = [(row, tf.bfloat16) for row in ROWS_OF_SUMS]
 SUMS += [(row, tf.float16) for row in ROWS_OF_SUMS if "Norm" in row.part or row.part == "attend"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("row", "dtype"), SUMS, ids=name)
 def test_sums_of_many_terms_are_those_of_float64(row: Row, dtype: tf.DType) -> None:
     both = Both(row, row.example(dtype=dtype), dtype, positive=True)
@@ -214,6 +215,7 @@ def loss_inputs(row: Row, dtype: tf.DType, kind: str) -> list[tf.Tensor]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [("normal", tf.bfloat16), ("logits", tf.bfloat16), ("largest", tf.float16), ("subnormal", tf.float16)],

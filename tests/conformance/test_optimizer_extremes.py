@@ -174,6 +174,7 @@ def test_rule_with_betas_next_to_one_is_the_definition_early_and_late(b1: float,
                 np.testing.assert_allclose(found, expected, rtol=0, atol=allowed, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_radam_turns_adaptive_at_the_update_computed_in_fractions(compiled: bool) -> None:
     betas = (0.9, 0.99, 0.999, 0.9999, 0.99999)
@@ -210,6 +211,7 @@ def test_bool_is_refused_where_a_float_is_meant(part: str) -> None:
                 getattr(optimizers, part)(**{**given(part), name: flag})
 
 
+@pytest.mark.long
 @every_part
 def test_integer_is_a_number_where_a_float_is_meant(part: str) -> None:
     """Also refuses an integer out of its argument's range like the float, by the table of bad values."""

@@ -99,6 +99,7 @@ def test_eager_updates_agree_with_those_of_a_graph(row: Row) -> None:
         assert np.abs(flat(mine) - flat(traced)).max() <= 1e-6 * np.abs(flat(mine)).max()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", WRITTEN, ids=lambda row: row.id)
 def test_masked_and_resumed_updates_are_the_plain_ones_bit_for_bit(row: Row) -> None:
     masked, plain = Run(row.make()), runs_of(row).trained
@@ -141,6 +142,7 @@ def test_eager_updates_agree_with_those_of_xla(row: Row) -> None:
     assert np.abs(compiled.numbers() - eager.numbers()).max() <= row.xla_tolerance * np.abs(eager.numbers()).max()
 
 
+@pytest.mark.long
 @every_row
 def test_slots_keep_their_names_when_the_chain_grows(row: Row) -> None:
     alone, grown = runs_of(row).run, Run(chain(clip_by_value(1e9), row.make(), ema(0.5), sgd(0.0)))
@@ -150,6 +152,7 @@ def test_slots_keep_their_names_when_the_chain_grows(row: Row) -> None:
     assert all(theirs[path][1] == tf.float32 for path in theirs if path.startswith("ema/"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", PARTS, ids=lambda row: row.id)
 def test_half_precision_parameters_have_wide_slots_and_double_ones_stay_double(row: Row) -> None:
     # Unlike eager calls, a graph accepts no Python number for another dtype; half precision is computed in float32.

@@ -88,6 +88,7 @@ def test_one_cycle_peaks_at_its_share_of_the_steps() -> None:
     assert int(np.argmax(values(ours.one_cycle(0.1, total_steps=100, warmup_fraction=0.29), np.arange(100)))) == 29
 
 
+@pytest.mark.long
 def test_peak_of_a_warm_up_is_exact() -> None:
     roots = [(ours.inverse_square_root(0.1, warmup_steps=n), [n]) for n in STEPS]
     stable = [

@@ -74,6 +74,7 @@ def never_joined(monkeypatch):
     monkeypatch.setattr(variable, "_put_together", put_together)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), WAYS)
 def test_saved_anywhere_and_restored_anywhere(before, after, tmp_path, request):
     saved, live, expected = variables_on(before, 0), variables_on(after), values(variables_on("one device", 0))
@@ -187,6 +188,7 @@ def averaging_mlp(*, rng):
     return MlpClassifier(sizes=[64, 32], optimizer=chain(adamw(1e-2), ema(0.9)), rng=rng)
 
 
+@pytest.mark.long
 def test_slots_that_are_sharded_further_are_restored_on_other_layouts(tmp_path):
     """As in ZeRO-1, from mesh to mesh and back to one device."""
     strategies = [

@@ -75,6 +75,7 @@ def trained(place):
     return variables, train
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["one device", "2 replicas", "mesh"])
 def test_checkpoint_holds_its_moment_though_training_continues(place, held, tmp_path):
     variables, train = trained(place)

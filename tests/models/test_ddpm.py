@@ -23,6 +23,7 @@ def test_signal_is_left_as_the_paper_says():
     np.testing.assert_allclose(tiny(rng=Rng.from_seed(0)).alpha_bar(), np.cumprod(1 - beta), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_loss_is_the_error_of_the_noise():
     task = tiny(rng=Rng.from_seed(0))
     rng = Rng.from_seed(3)
@@ -52,6 +53,7 @@ def test_evaluation_does_not_depend_on_the_batch():
     np.testing.assert_allclose(one[0], whole[2], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_evaluation_traces_its_network_once(monkeypatch):
     task, calls = tiny(rng=Rng.from_seed(0)), []
     error = task._error

@@ -113,6 +113,7 @@ def noted_by_pytest(folder, pytestconfig, *plugins):
     return {note["test"].partition("::")[2]: note for note in notes}
 
 
+@pytest.mark.long
 def test_notes_of_pytest_name_what_failed(tmp_path, pytestconfig):
     notes = noted_by_pytest(tmp_path, pytestconfig)
     assert {test: (note["passed"], note["long"]) for test, note in notes.items()} == {
@@ -123,6 +124,7 @@ def test_notes_of_pytest_name_what_failed(tmp_path, pytestconfig):
     assert all(note["reached"] and note["seconds"] >= 0 and note["megabytes"] > 0 for note in notes.values())
 
 
+@pytest.mark.long
 def test_only_long_tests_are_left_out_after_the_deadline(tmp_path, pytestconfig):
     notes = noted_by_pytest(tmp_path, pytestconfig, "Deadline(1)")
     assert {test: note["reached"] for test, note in notes.items()} == {

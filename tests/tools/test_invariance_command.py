@@ -34,6 +34,7 @@ def as_subject(task):
     return Subject("wrong", lambda strategy: assemble(task, strategy), toy_batch(16))
 
 
+@pytest.mark.long
 def test_replicas_that_differ_and_reduce_twice_are_found(monkeypatch):
     once, lines = Exchange.sum, []
 
@@ -89,6 +90,7 @@ class Kinked(Ragged):
         return Loss(tf.square(x - batch["y"]) + kink * nothing[0, 0], weight=batch["weight"])
 
 
+@pytest.mark.long
 def test_rounding_that_is_magnified_is_compared_step_by_step():
     row = measure(as_subject(Kinked), [(2, 1)], steps=4, tries=1)
     assert row.in_a_row < 4

@@ -245,6 +245,7 @@ def test_verdicts_resume_after_a_line_cut_short(tmp_path):
     assert run.read(tmp_path / "none") == {}
 
 
+@pytest.mark.long
 def test_data_of_a_process_killed_as_it_wrote_them_are_skipped(tmp_path):
     (tmp_path / "data.1.2").write_bytes(b"SQLite")
     assert contexts._lines(tmp_path, "tree") == {}

@@ -138,6 +138,7 @@ def test_diagram_of_the_packages_names_those_that_exist():
             assert folder.is_dir() or folder.with_suffix(".py").is_file(), f"`{package}.{module}`"
 
 
+@pytest.mark.long
 def test_pictures_of_a_page_are_made_by_its_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "which", lambda name: None)  # no Chromium
     write_run(tmp_path / "runs" / "a")

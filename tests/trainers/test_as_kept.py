@@ -28,6 +28,7 @@ def levels(kind=ArraySource):
                 name="levels", scale=1 / 16)  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "compile", "kept"),
     [(levels(), "xla", True), (levels(), "auto", True), (levels(), "off", False), (levels(Inverted), "xla", False)],

@@ -102,6 +102,7 @@ def test_statistics_of_slow_weights_are_those_of_the_batches_before_they_moved(t
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_evaluation_reads_the_averaged_statistics(run):
     twin = run.evaluations.averaged
     twin.update()
@@ -155,6 +156,7 @@ def test_averaged_statistics_come_nearer_to_one_pass_over_the_data_than_moving_o
     assert abs(averaged - loss()) < 0.5 * abs(beside_moving - loss())
 
 
+@pytest.mark.long
 def test_run_that_resumes_has_the_same_averaged_statistics_to_the_bit(run):
     whole = values(run)
     run.state.restore(newest(run, up_to=10))
@@ -197,6 +199,7 @@ class OneGroup(Normalised):
     optimizer = groups({"second/*": chain(sgd(0.1), polyak())}, otherwise=sgd(0.1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "layers"), [(Unaveraged, set()), (Free, {"first", "second"}), (OneGroup, {"second"})])
 def test_statistics_have_averages_where_their_layer_has(task, layers, tmp_path):
     trainer = make(tmp_path, task=task)

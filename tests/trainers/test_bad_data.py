@@ -61,6 +61,7 @@ def task(**options):
     return lambda *, rng: Line(rng=rng, **options)
 
 
+@pytest.mark.long
 def test_the_example_of_a_bad_step_is_named(tmp_path):
     source = points(x=((17, 1), -np.inf))
     # Six steps to an epoch, so that the one with example 17 is in it.

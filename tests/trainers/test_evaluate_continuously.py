@@ -114,6 +114,7 @@ def test_checkpoints_are_evaluated_as_they_come_until_the_run_is_over(world):
     assert list((world.workdir.evaluation_events / "eval").glob("events.*"))
 
 
+@pytest.mark.long
 def test_evaluation_started_again_skips_checkpoints_with_figures(world, monkeypatch):
     world.save(10, 20)
     with pytest.raises(IndexError):  # nothing more happens

@@ -74,6 +74,7 @@ def in_float64(net):
     return total / weight
 
 
+@pytest.mark.long
 def test_figures_are_those_of_whole_batches_without_padding():
     figures, experiment = evaluated(Contrast, 4)
     assert figures["loss"] == pytest.approx(in_float64(experiment.task.net), rel=1e-6)
@@ -118,6 +119,7 @@ class Views(Contrast):
         return Loss(tf.reduce_sum(tf.matmul(z, all_rows(tf.concat([z, z], 0)), transpose_b=True), 1))
 
 
+@pytest.mark.long
 def test_evaluation_that_mixes_rows_within_each_replica_is_refused():
     evaluated(Alone, 1)
     with pytest.raises(ConfigurationError, match=r"`evaluate` mixes rows.*`all_rows\(x\)`"):

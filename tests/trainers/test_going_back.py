@@ -101,6 +101,7 @@ class Overflowing(lab.Pair):
         return Loss(total * (batch["times"] - 1.0 + 1e-31 * batch["x"][:, 0]))
 
 
+@pytest.mark.long
 def test_bad_weights_that_no_loss_has_shown_are_gone_back_from(tmp_path):
     """The last step before a checkpoint writes them."""
 
@@ -121,6 +122,7 @@ class Measured(Line):
         return Loss(tf.square(self.net(batch["x"])[:, 0]), metrics={"odd": batch["times"]})
 
 
+@pytest.mark.long
 def test_bad_metric_leaves_no_step_out(tmp_path):
     examples, how = (
         lab.struck(tmp_path, 7, value=np.inf),

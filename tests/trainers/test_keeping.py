@@ -130,6 +130,7 @@ def kept_at(directory, step):
     return checkpoint.of_step(directory, step).extra["kept"]["best"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("better", "found", "change", "ends", "best"),
     [

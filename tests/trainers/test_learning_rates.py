@@ -31,6 +31,7 @@ def rates(tmp_path, task, **settings):
     return [{name: x for name, x in line[2].items() if "learning_rate" in name} for line in lines]
 
 
+@pytest.mark.long
 def test_metric_line_has_the_rate_of_each_phase_which_counts_its_own_updates(tmp_path):
     updates = [len(range(0, steps, 3)) for steps in (10, 20)]
     expected = [{"a/learning_rate": 0.25, "b/learning_rate": float(SCHEDULE(n - 1))} for n in updates]

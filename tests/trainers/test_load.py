@@ -117,6 +117,7 @@ def test_loaded_run_evaluates_as_the_command_and_changes_no_file(trained, monkey
     assert len(loaded_run.train_source) > len(loaded_run.eval_source)
 
 
+@pytest.mark.long
 def test_loaded_run_of_an_earlier_step_on_another_source(trained):
     early = trainers.load(str(trained), step=10)
     assert early.step == 10

@@ -56,6 +56,7 @@ def trainer_of(tmp_path, name, *, task=Steep, source=SOME, precision="float16", 
     return make(tmp_path, name, task=task, source=source, precision=precision, **{**how, **settings})
 
 
+@pytest.mark.long
 def test_a_run_killed_between_two_overflows_resumes_to_the_same_bits(tmp_path):
     whole = trainer_of(tmp_path, "whole")
     lab.copy_at_save(whole, lambda state: float(state.variables[SCALE]) < START)
@@ -70,6 +71,7 @@ def test_a_run_killed_between_two_overflows_resumes_to_the_same_bits(tmp_path):
     assert {SCALE, GOOD_STEPS} <= newest(whole).variables.keys()
 
 
+@pytest.mark.long
 def test_a_change_of_precision_begins_with_a_new_scale_and_drops_the_old_one(tmp_path):
     before = trainer_of(tmp_path, "run", precision="float32", steps=10)
     train(before)
@@ -83,6 +85,7 @@ def test_a_change_of_precision_begins_with_a_new_scale_and_drops_the_old_one(tmp
     assert "loss_scale" not in train(after)[-1][2]
 
 
+@pytest.mark.long
 def test_gradients_that_would_underflow_train_with_a_scale(tmp_path):
     trainer = trainer_of(tmp_path, "run", task=Faint, log_every=20)
     values = {key: tf.constant(x[np.newaxis]) for key, x in toys.points(BATCH).items()}

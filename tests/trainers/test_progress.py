@@ -34,6 +34,7 @@ def told(lines):
 EXPECTED = [(end, end - 3.0, (end - 3.0) / 20.0) for end in (5, 10, 15, 20)]  # means of five steps each
 
 
+@pytest.mark.long
 def test_step_in_a_loss_is_the_same_in_any_chunks_and_after_a_resume(tmp_path):
     whole, ones = annealed(tmp_path, "whole", checkpoint_every=10), annealed(tmp_path, "ones", chunk_steps=1)
     resumed = annealed(tmp_path, "resumed")

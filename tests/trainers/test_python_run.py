@@ -148,6 +148,7 @@ def test_run_is_listed_like_any_other(whole, folder):
         trainers.load(folder / "whole")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changed", "set_otherwise", "says"),
     [

@@ -61,6 +61,7 @@ class StopAt(Hook):
         run.stop("enough")
 
 
+@pytest.mark.long
 def test_metrics_from_before_a_crash_are_restored(tmp_path):
     once = Report(30)
     once.due = lambda step, steps: step == 10

@@ -38,6 +38,7 @@ def test_run_resumes_to_the_bit(local, tmp_path):
     assert hashes(resumed) == hashes(whole)
 
 
+@pytest.mark.long
 def test_evaluation_computes_in_the_dtype_and_sums_in_float32(tmp_path):
     trainer = make(tmp_path, task=Small, **NARROW)
     task, examples = trainer.experiment.task, HELD_OUT.gather(tf.range(len(HELD_OUT), dtype=tf.int64))
@@ -83,6 +84,7 @@ def test_exports_keep_float32_signatures(precision, inner):
         assert {product_dtype(op).name for op in products} == {inner}
 
 
+@pytest.mark.long
 def test_norms_are_those_of_the_narrow_step(tmp_path):
     hook = Norms(every=10)
     trainer = make(tmp_path, hooks=[hook], **{**NARROW, "steps": 10})

@@ -164,6 +164,7 @@ def test_a_process_that_is_ended_as_another_is_lost_waits_for_what_is_written(he
     assert seen == [(6, [20])]
 
 
+@pytest.mark.long
 def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_path):
     trainer, seen = trainer_of(tmp_path, "run", struck(tmp_path, 23), task=One, checkpoint_every=20), []
 
@@ -177,6 +178,7 @@ def test_capsule_of_a_bad_step_waits_for_the_save_that_it_begins_from(held, tmp_
     assert seen == [[20]]
 
 
+@pytest.mark.long
 def test_going_back_waits_for_the_save_under_way_which_all_then_read(held, tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, "back", struck(tmp_path, 23), task=One, on_nonfinite="rollback")
     told, newest = [], recovery.checkpoint.newest

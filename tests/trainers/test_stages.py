@@ -31,6 +31,7 @@ def stages(trainer):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_stages_are_resumes_with_other_batches(replicas, tmp_path):
     def strategy():
@@ -53,6 +54,7 @@ def test_stages_are_resumes_with_other_batches(replicas, tmp_path):
     np.testing.assert_array_equal(np.concatenate(read), np.concatenate(expected))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("crash", "saved"), [(4, 2), (6, 4)])
 def test_run_that_ends_at_or_within_a_stage_resumes_to_the_same_bits(crash, saved, tmp_path):
     run = {**FIRST, "checkpoint_every": 2, "stages": STAGES}

@@ -249,6 +249,7 @@ class Adversaries(Task):
         return Loss(tf.reduce_sum(self.critic(self.g(batch["x"]), statistics), 1), statistics=statistics)
 
 
+@pytest.mark.long
 def test_untrained_state_moves_with_the_phase_that_trains_its_module_alone():
     """An update that is skipped moves none either."""
     values = ragged()

@@ -69,6 +69,7 @@ def step_20(tmp_path_factory):
     return newest(trainer)
 
 
+@pytest.mark.long
 def test_resumed_run_ends_in_the_same_bits_with_other_chunks(whole, step_20, tmp_path):
     resumed = make(tmp_path, source=Stream(shuffled_digits), chunk_steps=8, log_every=40)
     resumed.state.restore(step_20)
@@ -87,6 +88,7 @@ def test_resumed_run_on_a_shuffled_dataset_reads_the_same_examples(tmp_path):
     assert newest(resumed).extra["stream"] == newest(whole).extra["stream"]  # marks of all that were read
 
 
+@pytest.mark.long
 def test_replicas_microbatches_and_chunks_do_not_change_the_examples_of_a_step(tmp_path):
     stream = Stream(shuffled_digits)
     plain = make(tmp_path, source=stream, chunk_steps=1)

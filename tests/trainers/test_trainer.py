@@ -82,6 +82,7 @@ def test_compiled_chunks_compute_the_same(whole, tmp_path):
     assert compiled.chunk.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.long
 def test_resume_at_any_chunk_gives_the_same_bits_and_lines(whole, tmp_path):
     # The checkpoint of step 10 holds the sums of half a metric line.
     with pytest.raises(RuntimeError, match="crash"):
@@ -129,6 +130,7 @@ def test_metric_line_is_the_weighted_mean_since_the_last(tmp_path):
         assert figures == pytest.approx({**expected, **of_training})
 
 
+@pytest.mark.long
 def test_additive_metrics_are_merged_over_batches_and_lines(tmp_path):
     random = np.random.RandomState(0)
     x, y = random.randn(48).astype("float32"), (random.rand(48) < 0.4).astype("int32")
@@ -163,6 +165,7 @@ class Averaging(Small):
     optimizer = chain(sgd(0.3), ema(0.8, debias=False))
 
 
+@pytest.mark.long
 def test_evaluation_reads_the_average_of_the_weights(tmp_path):
     trainer = make(tmp_path, task=Averaging, eval_source=HELD_OUT, steps=10, chunk_steps=1, log_every=None)
     task = trainer.experiment.task

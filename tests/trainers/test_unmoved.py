@@ -43,12 +43,14 @@ def told(tmp_path, *, strategy=None, chunk_steps=5, **how):
     return [text for text in said if "didn't change" in text]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "rate", "replicas"), [(tf.bfloat16, 1e-3, 2), (tf.float16, 3e-4, 1)])
 def test_half_precision_that_no_step_moves_is_reported_once(dtype, rate, replicas, tmp_path):
     (text,) = told(tmp_path, dtype=dtype, rate=rate, strategy=on_virtual_cpus(replicas))
     assert text.startswith(f"phase `net` didn't change `w` in 5 steps: it is {dtype.name}, and an update")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [{"rate": 1.0}, {"value": 0.0}, {"dtype": tf.float32}],

@@ -164,6 +164,7 @@ TOLD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", TOLD, ids=lambda what: what.__name__)
 @pytest.mark.parametrize("use", [sample, write, reconstruct, translate], ids=lambda use: use.__name__)
 def test_likely_mistake_is_reported_once(use, what):

@@ -79,6 +79,7 @@ def test_weights_averages_and_slots_are_those_of_the_checkpoint(where, source, t
     assert newest(trainer).extra["start_from"]["path"].endswith("step-000000020")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [

@@ -83,6 +83,7 @@ def test_crop_without_rng_is_the_middle():
     np.testing.assert_array_equal(random_crop_and_flip(images, 6, None), images[:, 1:7])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit", [False, True])
 def test_compiled_and_with_rows_unknown_the_cuts_are_the_same(jit):
     images = numbered(6, 7, 7)

@@ -79,6 +79,7 @@ def test_pipe_socket_and_device_are_refused(tmp_path, monkeypatch, make, name):
     refused(read, f"{name} is {what} and no file of data")
 
 
+@pytest.mark.long
 def test_gzip_is_read_no_further_than_its_header_says(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip_of(idx_header(10), 64))

@@ -36,6 +36,7 @@ def levels(images):
     return np.round((images + 1.0) * 127.5).astype(np.uint8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("split", "size"), [("train", 1437), ("test", 360)])
 def test_pairs_are_the_digits_of_their_split_in_order(paired, split, size):
     source = digit_pairs(split)

@@ -24,6 +24,7 @@ def test_evaluation_counts_each_example_once_and_in_order(size, batch):
     assert set(mask) <= {0.0, 1.0}
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(size=st.integers(1, 80), rows=st.integers(1, 9), replicas=st.integers(1, 5), chunk_batches=st.integers(1, 6))
 def test_the_replicas_of_an_evaluation_share_each_batch(size, rows, replicas, chunk_batches):

@@ -135,6 +135,7 @@ def test_resized_edge_is_clipped(tmp_path):
     assert (image.min(), image.max()) == (0.0, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_a", "num_b"), [(7, 3), (3, 7), (5, 5), (1, 6), (4, 1)])
 def test_unpaired_epoch_shows_the_larger_domain_once_and_the_other_equally_often(tmp_path, num_a, num_b):
     source = unpaired_folders(domains(tmp_path, num_a, num_b), size=4)

@@ -54,6 +54,7 @@ def test_slow_source_is_gathered_by_parallel_calls():
     assert len(list(chunks.take(3))) == 3
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(
     size=st.integers(1, 50),
@@ -112,6 +113,7 @@ def test_chunks_and_microbatches_change_neither_examples_nor_rows(chunk_steps, m
     np.testing.assert_array_equal(seen.reshape(6, 8), stream(25, 53, seed=9)[5:].reshape(6, 8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_shards_of_an_epoch_are_the_data_and_overlap_nowhere(replicas):
     def shard(replica):

@@ -196,6 +196,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.long
 @every_reader
 def test_reader_is_a_resumable_source_of_what_was_written(reader, tmp_path):
     path = tmp_path / reader.name

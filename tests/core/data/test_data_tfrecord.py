@@ -202,6 +202,7 @@ def said(source, number):
     return str(bad_example(raised.value.message) or unreadable_image(raised.value.message))
 
 
+@pytest.mark.long
 def test_a_damaged_record_is_named(tmp_path):
     path = write(tmp_path / "a", numbered(0, 12))
     places = index_of(path).places
@@ -221,6 +222,7 @@ def test_a_file_that_changes_or_goes_during_a_run_is_named(tmp_path):
     assert f"{path} can't be read: No such file or directory" in said(source, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("later", "features", "message"),
     [

@@ -51,6 +51,7 @@ def test_bytes_of_images_become_levels():
     np.testing.assert_allclose(block["image"], 0.2, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 5, 40])
 def test_shuffle_buffer_follows_the_seed_alone_however_many_are_taken(size):
     whole = taken(counting, 210, shuffle=size)[0]["label"]

@@ -176,6 +176,7 @@ class TaughtByFixedAverages(Taught):
         return outputs, {self.teacher.last.w.ref(): history[self.teacher.last.w.ref()]}
 
 
+@pytest.mark.long
 def test_a_history_moves_the_averages_that_it_returns():
     variables = assert_as_plain(Taught, DATA, 2, 2)
     assert np.any(variables["teacher/norm/moving_mean"])
@@ -241,6 +242,7 @@ class TiedInOneModule(Tied):
         return [update("both", self.sum_of_losses, self.both), update("d", self.d_loss, self.d, every=2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "replicas", "microbatches"),
     [(TiedAndRead, 1, 2), (TiedInOneModule, 2, 1)],

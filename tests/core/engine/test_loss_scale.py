@@ -93,6 +93,7 @@ def float16(task, replicas=1, microbatches=1, **settings):
     return Training(task, replicas, microbatches=microbatches, precision="float16", **settings)
 
 
+@pytest.mark.long
 def test_a_step_that_overflows_writes_nothing_and_halves_the_scale():
     data = steep(_2=8, _3=8, _4=8, _7=7)
     training = float16(Steep, data=data)
@@ -116,6 +117,7 @@ def test_a_step_that_overflows_writes_nothing_and_halves_the_scale():
     assert line["overflowed_steps"] == len(seen)
 
 
+@pytest.mark.long
 def test_a_gradient_that_overflows_at_scale_one_is_a_bad_step():
     training = float16(Steep, data=steep(_1=22))
     training.restart(values={**training.initial, "loss_scale/net/scale": np.float32(2.0)})
@@ -128,6 +130,7 @@ def test_a_gradient_that_overflows_at_scale_one_is_a_bad_step():
     assert training.variables["loss_scale/net/good_steps"].numpy() == 1
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_is_a_bad_step_at_any_scale():
     training = float16(Steep, data=steep(_1=127))
     assert training.take(0, 4) == 1
@@ -135,6 +138,7 @@ def test_a_loss_that_is_not_finite_is_a_bad_step_at_any_scale():
     assert training.variables["loss_scale/net/scale"].numpy() == START
 
 
+@pytest.mark.long
 def test_steps_that_overflow_are_not_skipped_steps():
     data = steep(_1=8, _2=127, _3=8, _4=127, _5=127, _6=8)
     training = float16(Steep, data=data, skips=[NOT_FINITE], max_skips=2, spike_factor=10.0)
@@ -187,6 +191,7 @@ def scaled_step(loss, optimizer, values, rng, exchange, loss_scale):
     return overflowed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weight", [None, 0.5])
 def test_a_custom_loop_scales_its_loss(weight):
     """From scales that are too large, it takes as many steps more to come to the same weights."""

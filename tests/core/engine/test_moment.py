@@ -103,6 +103,7 @@ class Scaled(Plain):
         return Loss(loss.per_example * tf.cast(rng.step, tf.float32))
 
 
+@pytest.mark.long
 def test_progress_that_no_phase_asks_for_costs_nothing(monkeypatch):
     runs = {task: BUILT(assemble(task, on_virtual_cpus(1)), steps=STEPS) for task in (Annealed, Plain, Scaled)}
     assert runs[Annealed].step.asks_progress == ["recall", "make", "g", "d"]

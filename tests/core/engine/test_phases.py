@@ -52,6 +52,7 @@ def test_a_gradient_that_would_not_go_through_is_refused():
         train(Decayed, REAL, 1, 1)
 
 
+@pytest.mark.long
 def test_advice_of_the_error_trains_right():
     class Direct(Pair):
         frozen = ("d",)
@@ -105,6 +106,7 @@ class Weightless(Pair):
         return super().g_loss(batch, rng)._replace(weight=tf.zeros([batch["fake"].shape[0]]))
 
 
+@pytest.mark.long
 def test_a_way_through_from_rows_without_weight_is_a_skipped_update():
     found, _ = train(Weightless, REAL, 2, 1, steps=2)
     assert found.variables["optimizer/g/step"] == 0

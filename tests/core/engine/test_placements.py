@@ -111,6 +111,7 @@ def test_history_is_kept_in_the_order_of_rows():
     assert_same(train(task, REAL, 2, 4), reference(Remembering))
 
 
+@pytest.mark.long
 def test_rows_that_a_phase_only_keeps_are_sent_to_it():
     class Keeping(Remembering):
         def recall(self, batch, rng):

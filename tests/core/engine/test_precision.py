@@ -58,6 +58,7 @@ BATCH = {
 NARROW, WIDE = tf.bfloat16, tf.float32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "noise", "net"),
     [("float32", WIDE, WIDE), ("bfloat16", NARROW, NARROW), ({"noise": "bfloat16"}, NARROW, WIDE)],

@@ -107,6 +107,7 @@ def test_slices_are_sent_as_such():
     assert entry.bytes == touched * (3 * 4 + 8) + 4 * (3 + 1 + 2)  # the head's gradients, weight and loss
 
 
+@pytest.mark.long
 def test_a_narrower_type_halves_what_is_sent():
     wide, narrow = reference(Ragged, 1), train(Ragged, 2, 1, reduce_in=tf.bfloat16)
     (entry,) = narrow[1].exchange.ledger.of("net", GRADIENTS)

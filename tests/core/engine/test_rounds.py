@@ -303,6 +303,7 @@ def test_compiled_updates_lead_to_the_same_numbers():
         np.testing.assert_allclose(compiled[f"task/net/{key}"], value, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.long
 def test_different_update_counts_resume_from_their_mean():
     """The second replica's rows have no weight in three of the four steps: its update is skipped there."""
     weight = np.ones_like(DATA["weight"])

@@ -183,6 +183,7 @@ def with_spikes(*steps):
     return stacked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_a_gradient_far_above_those_of_late_is_left_out_whatever_the_scale(scale):
     stacked = with_spikes(WARM_UP + 7)

@@ -166,6 +166,7 @@ def test_output_that_depends_on_the_generator_is_refused(replicas):
         train(RelativisticToFakes, DATA, replicas, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [ByNumbers, AfterAnUpdate, Relativistic])
 def test_tasks_without_a_second_way_pass(task):
     assert_as_plain(task, DATA, 1, 1)

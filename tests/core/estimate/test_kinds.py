@@ -51,6 +51,7 @@ def test_an_operation_done_again_makes_the_same(fn, shapes):
     np.testing.assert_allclose(again(), fn(*values), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_gradients_of_a_convolution_know_their_shapes():
     graph = traced(slopes_of_convolution, [2, 9, 8, 3], [5, 5, 3, 6], [2, 5, 4, 6]).graph
     again = tf.function(lambda: [kind.of([x.made() for x in kind.operands]) for kind in kinds_in(graph)])()

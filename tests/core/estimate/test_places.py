@@ -70,6 +70,7 @@ def linear(*, rng):
     return MlpClassifier(rng=rng, sizes=[64, 16, 10], optimizer=sgd(0.1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [

@@ -87,6 +87,7 @@ def test_causal_attention_does_not_see_the_future(chunk_size: int) -> None:
     assert np.abs(layer(x)[:, 4:] - layer(changed)[:, 4:]).min() > 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("steps", "compiled"), [([3, 1, 2], False), ([2, 2, 2], True)])
 def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled: bool) -> None:
     layer = MultiHeadAttention(8, 4, rng=RNG, num_kv_heads=2, causal=True, rotary_base=10000.0)
@@ -103,6 +104,7 @@ def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled:
         layer.decode(x[:, :2], cache)
 
 
+@pytest.mark.long
 def test_decoding_may_be_a_loop_in_a_graph() -> None:
     layer = MultiHeadAttention(4, 2, rng=RNG, causal=True)
     x = RNG.normal([1, 5, 4])
@@ -141,6 +143,7 @@ def sizes_in(graph: Any) -> Iterator[int]:
                 yield y.shape.num_elements() or 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunk_size", [512, 32])
 def test_memory_of_a_long_sequence_grows_with_the_chunk(chunk_size: int) -> None:
     layer = MultiHeadAttention(8, 2, rng=RNG, causal=True, chunk_size=chunk_size)

@@ -79,6 +79,7 @@ SPATIAL = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SPATIAL)
 def test_sizes_may_be_known_only_while_running(name: str) -> None:
     layer = SPATIAL[name]()

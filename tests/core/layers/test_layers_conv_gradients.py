@@ -43,6 +43,7 @@ CASES = [  # padding, outputs, window, size: each pair of two of them at least o
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("padding", "outputs", "window", "size"), CASES)
 def test_convolution_gradients_are_those_of_tensorflow(padding, outputs, window, size):
     padding = PADDINGS[padding]

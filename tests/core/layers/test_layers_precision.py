@@ -75,6 +75,7 @@ def gradients(layer: Any, x: tf.Tensor, dtype: tf.DType) -> list[tf.Tensor]:
     return tape.gradient(y, layer.trainable_variables, upstream)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_that_add_up_many_rows_are_those_of_float32(name: str, dtype: tf.DType) -> None:

@@ -53,6 +53,7 @@ def test_inputs_beyond_the_length_do_not_matter() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_length_out_of_range_found_while_running_is_nan(compiled: bool) -> None:
     core, x = LSTM(2, 3, rng=RNG), RNG.normal([4, 5, 2])

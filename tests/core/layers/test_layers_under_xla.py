@@ -103,6 +103,7 @@ def test_gelu_is_that_of_tensorflow():
     np.testing.assert_allclose(tape.gradient(ours, x), tape.gradient(theirs, x), atol=2e-6)  # theirs has no tail
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_masked_key_is_not_seen_even_if_it_is_not_finite(compiled):
     q, k, v = (RNG.fold(name).normal([1, 4, 2, 3]) for name in "qkv")

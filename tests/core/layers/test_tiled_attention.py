@@ -136,6 +136,7 @@ def test_tiles_in_a_graph_are_those_of_eager_code(compiled: bool, options: dict[
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 def test_statistics_of_tiles_in_half_precision_are_float32(dtype: tf.DType) -> None:
     q, k, v = (tf.cast(x, dtype) for x in inputs(time=600))
@@ -151,6 +152,7 @@ def dtype_epsilon(dtype: tf.DType) -> float:
     return 2.0**-10 if dtype == tf.float16 else 2.0**-7
 
 
+@pytest.mark.long
 def test_one_row_with_a_nan_and_one_with_large_scores_leave_the_others_alone() -> None:
     q, k, v = inputs(dtype=tf.float32)
     options: dict[str, Any] = {"causal": True, "chunk_size": 2}
@@ -182,6 +184,7 @@ def test_bias_of_minus_infinity_hides_a_key_from_all_or_some(chunk_size: int | N
     assert all(not np.any(x) for x in nothing)
 
 
+@pytest.mark.long
 def test_dropout_in_tiles_repeats_its_draws_for_the_gradient_and_for_parts_of_a_batch() -> None:
     q, k, v = inputs(time=8)
 
@@ -214,6 +217,7 @@ def test_only_tiles_that_some_query_sees_are_computed() -> None:
     assert len(grid_of(everywhere, (8, 2048, 2001), (1, 1024, 2048)).whole) == 16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("time", [None, TIME])
 def test_batches_of_unknown_size_and_sequences_of_unknown_length(time: int | None) -> None:
     xs, options = inputs(), {"chunk_size": 2} if time else {"causal": True, "window": 3, "chunk_size": 2}

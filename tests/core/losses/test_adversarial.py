@@ -166,6 +166,7 @@ def test_logits_of_ten_thousand_have_finite_losses_and_gradients_of_both_orders(
         assert np.all(np.isfinite(x))
 
 
+@pytest.mark.long
 def test_losses_and_gradients_are_the_same_eagerly_in_a_graph_and_under_xla() -> None:
     def all_games(real: tf.Tensor, fake: tf.Tensor) -> dict[str, list[tf.Tensor]]:
         return {name: slopes(game, real, fake) for name, (game, *_) in PAPERS.items()}

@@ -119,6 +119,7 @@ def test_the_gradient_by_the_critics_weights_is_that_of_finite_differences(penal
         np.testing.assert_allclose((gradient.numpy() * along).sum(), (sides[0] - sides[1]) / 2e-5, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_penalties_and_their_gradients_are_the_same_eagerly_in_a_graph_and_under_xla() -> None:
     critic, x, y = Convolutional(), images(0), images(1)
 

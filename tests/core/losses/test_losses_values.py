@@ -28,6 +28,7 @@ def test_softmax_cross_entropy_by_hand() -> None:
     np.testing.assert_allclose(losses.softmax_cross_entropy(LOGITS, one_hot), expected, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_class_out_of_range_never_gives_a_number(compiled: bool) -> None:
     function = tf.function(losses.softmax_cross_entropy, jit_compile=compiled)
@@ -40,6 +41,7 @@ def test_a_class_out_of_range_never_gives_a_number(compiled: bool) -> None:
             np.testing.assert_array_equal(np.isnan(loss), [False, True])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_binary_label_out_of_range_gives_nan(compiled: bool) -> None:
     binary = [losses.sigmoid_cross_entropy, losses.focal, losses.hinge, losses.dice]
@@ -81,6 +83,7 @@ def test_ctc_of_a_label_or_length_out_of_range_is_nan_and_of_no_alignment_infini
     assert np.all(np.isfinite(gradient))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", HOW)
 def test_ctc_of_no_labels_is_all_blanks_and_of_no_frames_no_labels(how: str) -> None:
     for frames, max_labels in [(3, 0), (0, 2), (0, 0)][: 2 if how == "compiled" else 3]:

@@ -117,6 +117,7 @@ class Noted(Line):
         return super().error(batch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_programs_compute_in_the_precision_of_the_step(precision):
     assembly, chunk = assemble(Noted, on_virtual_cpus(1)), {key: x[None, None] for key, x in points().items()}
@@ -145,6 +146,7 @@ def test_phases_are_heard_one_after_the_other():
     assert not silent.ledger.collectives
 
 
+@pytest.mark.long
 def test_replicas_that_take_turns_do_not_wait_for_each_other():
     _, whole, _, _ = taken_apart(2, 2)
     _, exchange = turns_program(whole)

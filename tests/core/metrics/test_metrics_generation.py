@@ -93,6 +93,7 @@ def test_a_feature_that_is_not_finite_makes_the_distance_nan_and_raises_nowhere(
     assert np.isnan(tf.function(lambda: Frechet.of(real, fake).result())())
 
 
+@pytest.mark.long
 def test_frechet_of_real_against_real_is_the_mean_over_disjoint_halves() -> None:
     features = sample(0, 201, 6)
     found = float(Frechet.between_halves(features, seed=3))
@@ -104,6 +105,7 @@ def test_frechet_of_real_against_real_is_the_mean_over_disjoint_halves() -> None
     assert found > 2 * float(Frechet.between_halves(np.concatenate([sample(i, 201, 6) for i in range(5)])))
 
 
+@pytest.mark.long
 def test_halves_of_four_points_are_one_of_three_pairs_of_pairs() -> None:
     points = np.array([[0.0], [1.0], [10.0], [100.0]], np.float32)
     pairs = [([0, 1], [2, 3]), ([0, 2], [1, 3]), ([0, 3], [1, 2])]

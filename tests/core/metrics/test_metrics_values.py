@@ -21,6 +21,7 @@ def test_accuracy_by_hand() -> None:
     np.testing.assert_array_equal(metrics.top_k_accuracy(logits, [1, 0, 1], k=2), [1.0, 0.0, 1.0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_label_out_of_range_is_neither_right_nor_wrong(compiled: bool) -> None:
     def call(logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
@@ -51,6 +52,7 @@ def test_confusion_by_hand() -> None:
     assert float(metrics.IoU(state.counts).result()) == pytest.approx((1 / 2 + 1 / 3) / 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_one_value_out_of_range_makes_every_figure_nan(compiled: bool) -> None:
     def states(bad: tf.Tensor) -> list[Any]:
@@ -138,6 +140,7 @@ def test_r2_of_the_mean_is_zero_and_of_equal_targets_undefined() -> None:
     assert np.isnan(metrics.R2.of([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]).result())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("middle", "dtype", "rows", "compiled"),  # of many rows, sums are taken about their mean first
     [

@@ -74,6 +74,7 @@ def test_reported_rate_is_the_estimate_times_the_schedule(name, rule):
     assert seen[-1] > seen[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "transform", [prodigy(), dadapt_adamw(), dog(), mechanic(sgd(1.0))], ids=["prodigy", "dadapt", "dog", "mechanic"]
 )
@@ -90,6 +91,7 @@ def test_warm_up_from_zero_is_finite(rule):
     assert all(np.isfinite(v.numpy()).all() for v in [*optimizer.variables.values(), *optimizer.parameters.values()])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [
@@ -125,6 +127,7 @@ def test_step_sizes_of_rprop_are_a_range():
         rprop(min_step_size=1.0, max_step_size=0.5)
 
 
+@pytest.mark.long
 def test_optimistic_descent_ends_a_bilinear_game_in_which_plain_descent_diverges():
     def distance(transform):
         x, y = tf.Variable(1.0), tf.Variable(1.0)

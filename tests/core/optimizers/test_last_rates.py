@@ -27,6 +27,7 @@ def moved(optimizer, gradient=1.0, value=None):
     return {path: float(np.ravel(before[path] - v.numpy())[0]) for path, v in optimizer.parameters.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RULES)
 def test_last_rate_of_every_rule_is_that_of_its_last_update(name):
     optimizer = small(getattr(optimizers, name)(SCHEDULE))

@@ -74,6 +74,7 @@ def wide(optimizer):
     return found
 
 
+@pytest.mark.long
 @NARROWED
 def test_update_is_that_of_float32_from_the_stored_slots(name, slots):
     narrow, plain = Optimizer(RULES[name](slots=slots), parameters()), Optimizer(RULES[name](), parameters())
@@ -100,6 +101,7 @@ def test_update_is_that_of_float32_from_the_stored_slots(name, slots):
                 plain.parameters[path].assign(narrow.parameters[path])
 
 
+@pytest.mark.long
 @NARROWED
 def test_update_in_place_has_the_bits_of_the_pure_one(monkeypatch, name, slots):
     monkeypatch.setattr(optimizers.optimizer, "KERNELS_FROM", 0)
@@ -165,6 +167,7 @@ def test_float32_slots_are_the_rule_itself():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("wrap", "slots"),
     [
@@ -209,6 +212,7 @@ def test_gradient_that_is_not_finite_shows(fused, slots):
     assert np.isfinite(optimizer.parameters["net/b"]).all()
 
 
+@pytest.mark.long
 @DTYPES
 @pytest.mark.parametrize("beta_2", [0.999, 0.9999999])
 def test_small_second_moments_in_a_block_with_a_huge_one_do_not_blow_up_the_update(beta_2, slots):
@@ -229,6 +233,7 @@ def test_small_second_moments_in_a_block_with_a_huge_one_do_not_blow_up_the_upda
     assert (w.numpy()[1::3] == 0.0).all() == (slots == "int8")
 
 
+@pytest.mark.long
 @DTYPES
 def test_slow_average_moves_on(slots):
     """With rounding to the nearest, an average with a beta next to one would never leave its value."""

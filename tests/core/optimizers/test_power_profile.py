@@ -74,6 +74,7 @@ def test_share_is_exact_after_a_million_updates():
     assert found == pytest.approx(1.0 - (1.0 - 1.0 / t) ** (gamma_of(0.05) + 1.0), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("std", [0.07, 0.1, 0.15])
 def test_snapshots_of_two_widths_give_the_average_of_a_third(std):
     _, weights, snapshots = train([ema(profile="power", std=x) for x in (0.05, 0.1)], 200)

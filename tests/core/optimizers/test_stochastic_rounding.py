@@ -74,6 +74,7 @@ def test_all_codes_are_kept_exactly(dtype):
             np.testing.assert_array_equal(codes, every)
 
 
+@pytest.mark.long
 @DTYPES
 def test_codes_are_right_on_average_and_within_one_step(dtype):
     x = tf.constant(np.abs(values([256], SIGNED)) if dtype == UNSIGNED else values([256], SIGNED))
@@ -102,6 +103,7 @@ def test_zeros_and_values_next_to_zero_are_kept_or_become_zero(dtype):
         assert (np.abs(found) <= 1.001 * size).all()
 
 
+@pytest.mark.long
 @DTYPES
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("compiled", [False, True])

@@ -196,6 +196,7 @@ def adding():
     return Adding()
 
 
+@pytest.mark.long
 def test_no_worker_reads_or_writes_while_another_writes(adding):
     both = threading.Barrier(2, timeout=60)
     adding.computes = lambda step: step >= 2 or both.wait() >= 0  # the first step of each, while the other does

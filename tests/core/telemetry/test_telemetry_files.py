@@ -46,6 +46,7 @@ def test_lines_are_strict_json_with_all_digits(tmp_path):
     assert [(row["step"], row["split"]) for row in rows] == [(step, split) for step, split, _ in LINES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_step", [0, 10, 20, 30])
 def test_killed_at_any_byte_and_resumed_leaves_the_lines_of_an_undisturbed_run(tmp_path, first_step):
     write_from(tmp_path / "whole.jsonl", 0)

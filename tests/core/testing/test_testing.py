@@ -29,6 +29,7 @@ class Line(Task):
         return Loss(tf.square(self.net(batch["x"] + noise)[:, 0] - batch["y"]), metrics={"x": batch["x"][:, 0]})
 
 
+@pytest.mark.long
 def test_right_step_functions_pass():
     task = Line()
     assert assert_step_function(task.loss, BATCH).per_example.shape == [8]

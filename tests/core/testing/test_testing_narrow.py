@@ -29,6 +29,7 @@ class Narrow(Line):
         return Loss(tf.square(tf.cast(self.net(h), tf.float32)[:, 0] - batch["y"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_right_gradients_in_bfloat16_pass_and_a_stopped_path_fails(seed):
     assert_gradients(Narrow(rng=Rng.from_seed(seed), cut=False), points(seed=seed))

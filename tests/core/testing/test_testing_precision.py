@@ -66,6 +66,7 @@ class ByHand(Follows):
         return Loss(tf.square(tf.cast(made[:, 0], tf.float32) - batch["y"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", {"net": "bfloat16"}])
 def test_task_that_follows_its_inputs_passes(precision):
     assert_task(Follows(rng=Rng.from_seed(0)), points(), precision=precision)

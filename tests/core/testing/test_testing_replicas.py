@@ -124,6 +124,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", WRONG)
 def test_tasks_that_depend_on_the_replicas_are_caught(task):
     with pytest.raises(AssertionError, match=WRONG[task]) as error:
@@ -138,6 +139,7 @@ def test_a_task_that_depends_on_the_microbatches_is_caught():
         assert_accumulation_invariant(SharedNoise, BATCH, (1, 2), steps=2)
 
 
+@pytest.mark.long
 def test_the_largest_difference_is_the_one_that_is_named(monkeypatch):
     one, other = outcomes = [Run(assemble(SharedNoise, on_virtual_cpus(n)), BATCH).train(2) for n in (1, 2)]
     monkeypatch.setattr(invariance, "_trained", lambda task, batch, n, *_, **__: outcomes[n - 1])
@@ -151,6 +153,7 @@ def test_the_largest_difference_is_the_one_that_is_named(monkeypatch):
     assert_replica_invariant(SharedNoise, BATCH, (1, 2), steps=2, tolerance=20 * max(apart.values()) + 10)
 
 
+@pytest.mark.long
 def test_figures_are_compared_too():
     class Counting(Small):
         def loss(self, batch, rng):
@@ -213,6 +216,7 @@ def test_adam_s_steps_of_rounding_are_hinted_at(monkeypatch):
         assert_replica_invariant(Small, BATCH, (1, 2), steps=2)
 
 
+@pytest.mark.long
 def test_a_network_on_one_device_is_made_there_once():
     class Alone(Placed):
         one_device = ("first",)

@@ -57,6 +57,7 @@ def batch(seed):
 
 
 # The mean loss's slope alone passed the first three, and 0.05 of it passed the last.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "size", "norm", "part", "blocks", "cut"),
     [
@@ -72,6 +73,7 @@ def test_stopped_path_past_a_block_is_named(seed, size, norm, part, blocks, cut)
         assert_gradients(Residual(seed, size, norm, part, blocks, cut), batch(seed))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [rectified, attention])
 def test_blocks_whose_ways_are_all_open_pass(part):
     assert_gradients(Residual(0, 16, layers.LayerNorm, part, cut=None), batch(0))

@@ -28,6 +28,7 @@ def make(name):
     return ConvNetClassifier(image_shape=[8, 8, 1], channels=[4, 8], hidden=16, dropout=0.1, **given)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COUNTS)
 def test_classifier_step_updates_its_network_and_overfits(name):
     task = make(name)

@@ -142,6 +142,7 @@ def shown(tmp_path):
     return configured(file, tmp_path, ["ResNetClassifier.width = 4"])
 
 
+@pytest.mark.long
 def test_configuration_of_the_page_augments_training(shown):
     task = shown.experiment(tf.distribute.OneDeviceStrategy("CPU:0")).task
     assert len(task.augment) == 1

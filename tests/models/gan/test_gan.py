@@ -24,6 +24,7 @@ from tests.models.gan.gan_lab import BATCH, DATA, ROWS, SPECTRAL, TINY, batch_no
 # --- each update for its own network --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [functools.partial(gan, networks=SPECTRAL), batch_norm_gan],

@@ -52,6 +52,7 @@ def test_positions_in_long_rows_are_counted_like_those_in_short_ones(monkeypatch
         np.testing.assert_array_equal(run(documents), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 def test_packed_document_costs_the_same_as_alone(shape):
     task = make_task(rng=RNG, **SHAPES[shape])
@@ -98,6 +99,7 @@ def test_padding_may_hold_what_is_no_token():
     np.testing.assert_array_equal(one.per_example[one.weight > 0], two.per_example[two.weight > 0])
 
 
+@pytest.mark.long
 def test_language_model_overfits_one_batch():
     assert_overfits(make_task(rng=RNG, num_layers=1, optimizer=adam(3e-2)), batch(), steps=25, to=0.7)
 

@@ -42,6 +42,7 @@ def greedily(task, text, length):
     return [END if END in text[length:i] else best[i - 1] for i in range(length, len(text))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cached_logits_are_those_without(shape):
     net = lively(**SHAPES[shape]).net
@@ -55,6 +56,7 @@ def test_cached_logits_are_those_without(shape):
         np.testing.assert_allclose(logits, whole[:, -1], atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_is_the_argmax_of_the_whole_network(shape):
     task = lively(**SHAPES[shape], decoder=greedy())
@@ -76,6 +78,7 @@ def test_exported_program_writes_the_same_text():
         np.testing.assert_array_equal(row, text)
 
 
+@pytest.mark.long
 def test_beam_search_of_a_prompt_alone_is_that_among_others():
     task = lively(decoder=beam_search(3), text_length=6)
     for row, prompt, length in list(zip(write(task), PROMPTS, LENGTHS, strict=True))[1:]:
@@ -149,6 +152,7 @@ def test_sampling_by_a_uniform_zero_draws_no_token_left_out(monkeypatch):
     assert write(task, [[3]], [1])[0, 1] == np.argmax(log_p(task, [[3]])[0, -1]) != 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoder", [greedy(), sampled(), beam_search(3)])
 def test_decoders_write_only_tokens_of_the_tokenizer(decoder):
     task = lively(decoder=decoder, text_length=4)
@@ -174,6 +178,7 @@ def test_text_after_its_end_is_the_end():
         assert not len(places) or np.all(text[2 + places[0] :] == END)
 
 
+@pytest.mark.long
 def test_decoder_runs_one_position_a_new_token():
     task = lively(decoder=greedy())
     seen = []

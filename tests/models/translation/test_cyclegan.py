@@ -178,6 +178,7 @@ def test_evaluation_without_pairs_measures_the_way_there_and_back():
 # --- the step --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", ["generators", "d_b"])
 def test_update_leaves_the_other_networks_bit_for_bit(phase):
     t = made()(rng=Rng.from_seed(0))

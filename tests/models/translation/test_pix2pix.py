@@ -137,6 +137,7 @@ def test_evaluation_measures_errors_of_pairs():
 # --- the step --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_step_functions_treat_rows_by_themselves():
     assert_step_function(task().g_loss, BATCH)
     assert_step_function(task().d_loss, {**BATCH, "fake_b": BATCH["b"]})

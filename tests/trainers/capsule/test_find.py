@@ -113,6 +113,7 @@ def lines_of(operation):
     return [open(line.file).read().splitlines()[line.number - 1] for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FNS)
 def test_the_operation_and_its_module_are_found(name):
     fn, kind, line = FNS[name]
@@ -260,6 +261,7 @@ def test_data_that_are_not_finite_are_named_and_no_operation():
     assert (found.origin, found.features, found.rows) == (None, ["x"], [4])
 
 
+@pytest.mark.long
 def test_function_that_tensorflow_traces_all_the_same_is_named_as_that():
     found = found_in(lambda: One(lambda x: tf.vectorized_map(lambda row: tf.math.log(row - row), x)))
     assert found.origin.name == "a function that TensorFlow traces"

@@ -44,6 +44,7 @@ def test_product_is_that_with_the_whole_hessian():
     assert product()(vector) == pytest.approx(whole_hessian() @ vector, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.long
 def test_eigenvalues_are_the_largest_of_the_whole_hessian():
     exact = np.linalg.eigvalsh(whole_hessian())
     leading = sorted(exact[np.argsort(-np.abs(exact))[:3]], reverse=True)

@@ -66,6 +66,7 @@ class PartlyFrozen(Pair):
         return [first, Update("second", loss=second.loss, trains=self.second, optimizer=rules, every=3)]
 
 
+@pytest.mark.long
 def test_norms_of_several_updates_go_by_phase_and_none_has_to_be_due(tmp_path):
     file, _, _ = watched(tmp_path, Norms(), task=PartlyFrozen, steps=4, chunk_steps=4, log_every=None)
     found = file.of("norms")[4]

@@ -74,6 +74,7 @@ def test_stop_is_followed_by_everything_that_ends_a_run(tmp_path, every):
     assert "stop" not in newest(planned).extra
 
 
+@pytest.mark.long
 def test_stop_lasts_until_there_are_more_steps_or_other_hooks(tmp_path):
     def again(bindings=None, **settings):
         trainer = make_idle(tmp_path, **{"steps": 60, "hooks": [StopAt(10, at=30)], **settings})

@@ -198,6 +198,7 @@ def test_broken_configuration_ends_all_workers_with_2_and_no_restart(tmp_path):
     assert done.stdout.count("started") == 1
 
 
+@pytest.mark.long
 def test_reader_that_leaves_changes_nothing(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "trainers.launch", *ports.flags(), "--workers=2", "--", "--gin_file=none.gin"],

@@ -169,6 +169,7 @@ def chosen(*refused, open_ports=False):
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+@pytest.mark.long
 def test_network_is_the_safest_that_a_machine_allows():
     print(f"this machine: {ports.way()}")
     assert "open to all who reach this machine" in chosen("namespaces", "guards", open_ports=True)

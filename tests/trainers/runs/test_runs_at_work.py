@@ -65,6 +65,7 @@ def test_run_of_an_older_version_is_shown_with_what_it_has(tmp_path, monkeypatch
     assert "Not recorded." in page
 
 
+@pytest.mark.long
 def test_reports_at_once_into_one_file_leave_one_of_them_whole(tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     command = [sys.executable, "-m", "trainers.report", "run"]

@@ -142,6 +142,7 @@ def test_a_run_loses_nothing_when_uploads_fail(fault, says, storage, begin, monk
     assert {name.partition("/step-")[2][:9] for name in found if "step-" in name} == {"000000200", "000000300"}
 
 
+@pytest.mark.long
 def test_a_download_that_breaks_off_leaves_nothing_behind(storage, begin, tmp_path):
     workdir, following = begin(tmp_path / "run")
     save(workdir.path, 100)

@@ -66,6 +66,7 @@ def test_parameters_of_one_name_keep_the_names_of_their_configurables():
 WORDS = st.text(max_size=60)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=50)
 @given(st.lists(WORDS, min_size=1, max_size=5, unique=True))
 def test_names_are_files_and_differ(words):

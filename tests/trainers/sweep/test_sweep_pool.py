@@ -67,6 +67,7 @@ def test_jobs_all_run_and_their_output_is_kept(tmp_path):
     assert [(tmp_path / "logs" / f"{i}.log").read_text() for i in range(3)] == ["one\n", "two\n", ""]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_jobs_run_at_once_as_many_as_may(at_once, tmp_path, monkeypatch):
     began, counts = [], []

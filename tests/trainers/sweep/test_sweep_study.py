@@ -86,6 +86,7 @@ def test_processes_that_begin_at_once_make_one_study():
     assert len(optuna.get_all_study_names(DATABASE)) == 1
 
 
+@pytest.mark.long
 def test_trial_of_a_killed_process_is_repeated_in_its_folder():
     words = [RATE, SEEDS, "--trials=1"]
     child = os.fork()
@@ -155,6 +156,7 @@ def test_stopped_trial_waits_for_the_same_command():
     assert states() == ["FAIL", "COMPLETE", "COMPLETE"]
 
 
+@pytest.mark.long
 def test_worse_trial_is_pruned_by_the_metrics_of_its_first_seed():
     words = [RATE, SEEDS, "--pruner=median"]
     ran(study(*words, "--trials=5"), lambda params: [0.5] * 3)

@@ -146,6 +146,7 @@ def test_a_kill_loses_nothing_and_repeats_nothing(to, moment, tmp_path):
     assert id_of(path, to) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", TRACKERS)
 def test_a_run_is_copied_while_it_lasts_and_resumes_under_its_id(to, tmp_path):
     project = f"live-{to}"
