@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from tools.mutants import contexts, edits, plant, run, table, trees
+from tools.mutants import contexts, edits, plant, redundant, run, table, trees
 
 MODULE = textwrap.dedent(
     '''
@@ -249,3 +249,16 @@ def test_verdicts_resume_after_a_line_cut_short(tmp_path):
 def test_data_of_a_process_killed_as_it_wrote_them_are_skipped(tmp_path):
     (tmp_path / "data.1.2").write_bytes(b"SQLite")
     assert contexts._lines(tmp_path, "tree") == {}
+
+
+def test_redundant_tests_are_the_dearest_whose_lines_others_run():
+    def note(name, seconds, long=False):
+        return {"id": name, "seconds": seconds, "long": long, "failed": None, "skipped": False, "fixtures": []}
+
+    notes = [note("t.py::wide[1]", 2.0), note("t.py::wide[2]", 1.0), note("t.py::one", 1.5), note("t.py::two", 1.2)]
+    notes += [note("t.py::slow", 9.0, long=True), note("t.py::cheap", 0.1)]
+    lines = [([1], ["t.py::wide[1]", "t.py::one"]), ([2], ["t.py::wide[2]", "t.py::two", "t.py::slow"])]
+    lines += [([3], ["t.py::slow"]), ([4], ["t.py::one", "t.py::cheap"])]
+    chunk = {"files": ["t.py"], "tests": notes, "lines": {"core/x.py": lines}, "incomplete": False}
+    assert redundant.redundant([chunk], 1.0) == {"t.py::wide": (3.0, 2)}
+    assert redundant.redundant([chunk], 4.0) == {}
