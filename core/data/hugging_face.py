@@ -32,12 +32,16 @@ class ArrowRows(Samples):
     """The rows of a data set's Arrow files."""
 
     def __init__(self, folder: Path, features: Mapping[str, Feature]) -> None:
-        paths = _arrow_files(folder)
-        parts = [(path, batch) for path in paths for batch in _batches(path)]
-        _check_columns(paths[0], parts[0][1].schema if parts else None, features)
-        self._parts = [(path, batch) for path, batch in parts if batch.num_rows]
-        self._firsts = np.cumsum([0, *(batch.num_rows for _, batch in self._parts)])
-        super().__init__("hugging_face", features, size=int(self._firsts[-1]), place=str(folder))
+        self._parts: list[tuple[Path, Any]] = []  # each file's record batches
+        firsts, begins = [0], []  # the first row of each batch, and of its file
+        for path in _arrow_files(folder):
+            begin = firsts[-1]
+            for batch in _batches(path, features):
+                self._parts.append((path, batch))
+                begins.append(begin)
+                firsts.append(firsts[-1] + batch.num_rows)
+        self._firsts, self._begins = np.array(firsts), begins
+        super().__init__("hugging_face", features, size=firsts[-1], place=str(folder))
 
     def read(self, stored: str, indices: Numbers) -> Values:
         of = np.searchsorted(self._firsts, indices, side="right") - 1
@@ -64,8 +68,7 @@ class ArrowRows(Samples):
 
     def name_of(self, index: int) -> str:
         part = int(np.searchsorted(self._firsts, index, side="right")) - 1
-        path = self._parts[part][0]
-        return f"row {index - self._firsts[[x[0] for x in self._parts].index(path)]} of {path}"
+        return f"row {index - self._begins[part]} of {self._parts[part][0]}"
 
 
 @gin.configurable
@@ -118,31 +121,29 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _batches(path: Path) -> list[Any]:
-    """Maps a file into memory, and returns its record batches."""
+def _batches(path: Path, features: Mapping[str, Feature]) -> list[Any]:
+    """Maps a file into memory, and returns its record batches that have rows."""
     arrow = _package()
     with reading(path, _AGAIN) as file:
         # Arrow takes the end of the file for that of the data, and would leave out the rows that are missing.
         file.seek(-min(len(_END), path.stat().st_size), 2)
         complete = file.read() == _END
     try:
-        batches = list(arrow.ipc.open_stream(arrow.memory_map(str(path))))
+        stream = arrow.ipc.open_stream(arrow.memory_map(str(path)))
+        batches = [batch for batch in stream if batch.num_rows]
     except (OSError, arrow.ArrowException) as error:
         what = " ".join(str(error).split()).rstrip(".")
         raise DataError(f"{path} can't be read as a stream of Arrow: {what}; {_AGAIN}.") from error
     if not complete:
         raise DataError(f"{path} is cut off: it doesn't end with the mark of a complete stream of Arrow; {_AGAIN}.")
-    return batches
-
-
-def _check_columns(path: Path, schema: Any, features: Mapping[str, Feature]) -> None:
-    names = [] if schema is None else schema.names
+    names = stream.schema.names
     for feature in features.values():
-        if schema is not None and feature.stored not in names:
+        if feature.stored not in names:
             raise DataError(
                 f"`hugging_face.features` reads the column `{feature.stored}`, which {path} doesn't have; it has "
                 f"{listed(names, most=20)}.{did_you_mean(feature.stored, names)}"
             )
+    return batches
 
 
 def _rows(column: Any) -> Values:
