@@ -76,7 +76,11 @@ def _images(
         pixels = tf.ensure_shape(pixels, [None, None, 3])
         # Smoothed when it shrinks; otherwise a large photograph loses whole lines. Cubics overshoot, hence the
         # clipping.
-        image = tf.image.resize(pixels, [size, size], method="bicubic", antialias=True)
+        image = tf.cond(
+            tf.reduce_all(tf.shape(pixels)[:2] == size),
+            lambda: tf.cast(pixels, tf.float32),  # the same bits, sooner
+            lambda: tf.image.resize(pixels, [size, size], method="bicubic", antialias=True),
+        )
         return number, tf.clip_by_value(image / 255.0, 0.0, 1.0)
 
     # Undecodable images are dropped, and detected by their missing index; a last element prevents an empty dataset.
