@@ -29,6 +29,7 @@ SMALLER = {  # shipped files as pages' commands get them in tests
         ('Texts.prompts = ["The "]', ""),
     ],
     "examples/inner_loop/inner_loop.gin": [("steps = 600", "steps = 60")],
+    "examples/jax_net/jax_net.gin": [("steps = 600", "steps = 100")],
     "examples/mean_teacher/mean_teacher.gin": [("steps = 600", "steps = 60")],
     "examples/ring/ring.gin": [("steps = 2000", "steps = 100")],
     "examples/spiral/spiral.gin": [("steps = 1000", "steps = 200")],

@@ -13,6 +13,7 @@ LEARNT = {  # by 60 steps
     "self_play": lambda figures: figures["accuracy"] > 0.9,
     "ring": lambda figures: figures["loss"] < 0.65,  # it begins at 0.84
     "mean_teacher": lambda figures: figures["accuracy"] > 0.5,
+    "jax_net": lambda figures: figures["accuracy"] > 0.8,
     "inner_loop": lambda figures: figures["loss"] < 0.9 * figures["unadapted"],
 }
 names = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda path: path.name)

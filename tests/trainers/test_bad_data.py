@@ -6,10 +6,11 @@ import tensorflow as tf
 
 from core.data import ArraySource
 from core.distribution import mirrored
-from core.errors import DataError, NotFiniteError
+from core.errors import ConfigurationError, DataError, NotFiniteError
 from core.optimizers import sgd
 from core.task import Compute, Loss, Task, Update
 from tests.trainers.trainer_lab import idle, make, train
+from trainers.errors.tensorflow import explained
 from trainers.evaluation.evaluator import Evaluator
 from trainers.experiment import Experiment
 
@@ -131,6 +132,13 @@ def test_the_example_of_a_bad_evaluation_is_named():
 def test_evaluation_that_overflows_on_good_data_returns_infinity():
     experiment = Experiment(task=task(scale=1e39), train_source=points())
     assert np.isinf(Evaluator(experiment, points(y=(3, np.nan)), global_batch_size=8).evaluate()["loss"])
+
+
+def test_function_of_a_newer_jax_names_its_operation():
+    said = "Cannot deserialize computation: UNKNOWN: mine.py:8: error:\nunregistered operation 'vhlo.new' found"
+    expected = pytest.raises(ConfigurationError, match=r"doesn't know 'vhlo.new', which .*`pip install 'jax<0.10'`")
+    with expected, explained(points()):
+        raise tf.errors.InvalidArgumentError(None, None, said)
 
 
 def test_label_that_a_server_refuses_is_named(tmp_path, monkeypatch):

@@ -3,10 +3,12 @@
 import importlib.util
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
+from jax.experimental import jax2tf
 
 from core.errors import ConfigurationError
 from tests.commands import CONFIGS
@@ -44,6 +46,10 @@ def test_operations_without_a_rule_captured_tensors_and_equal_names():
 
 def test_operations_without_a_counterpart_are_named():
     function = traced(lambda x: {"y": tf.cond(x[0, 0] > 0.0, lambda: tf.math.lgamma(x), lambda: tf.math.bessel_i0(x))})
+    with pytest.raises(ConfigurationError, match="ONNX, which has no `XlaCallModule`: use other"):
+        onnx_files.converted(
+            traced(lambda x: {"y": jax2tf.convert(jnp.sin, polymorphic_shapes=["(rows, 400)"])(x)}), "f"
+        )
     with pytest.raises(ConfigurationError, match="f can't be converted to ONNX, which has no `BesselI0`, `Lgamma`"):
         onnx_files.converted(function, "f")
 

@@ -17,6 +17,7 @@ REMEDY = (
     "Lower the learning rate, clip gradients (`clip_by_global_norm`), or look for a division, logarithm or square root "
     "of zero in the step function."
 )
+_UNREAD = re.compile(r"Cannot deserialize computation(?:.*?unregistered operation ('\S+'))?", re.DOTALL)
 _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 
 
@@ -34,6 +35,12 @@ def explained(source: Examples) -> Iterator[None]:
         damaged = unreadable_image(error.message) or bad_example(error.message)
         if damaged is not None:
             raise damaged from error
+        if unread := _UNREAD.search(error.message):
+            raise ConfigurationError(
+                f"a function of JAX can't be computed: TensorFlow {tf.__version__} doesn't know "
+                f"{unread[1] or 'an operation'}, which a newer JAX wrote. Install an older one (`pip install "
+                "'jax<0.10'` for TensorFlow 2.21), or use other operations. See docs/cookbook.md#a-network-in-jax."
+            ) from error
         found = _LABEL.search(error.message)
         if found is None:
             raise

@@ -20,6 +20,7 @@ from core.errors import ConfigurationError
 
 OPSET = 18  # the newest that tf2onnx writes
 MOST_BYTES = (1 << 31) - 1  # of a file, which is one protocol buffer
+JAX = "XlaCallModule"  # a function of JAX, on which tf2onnx stops with an error of its own
 # A runtime has the others, too; and `remove_back_to_back` of tf2onnx 1.17 joins two reshapes although the second copies
 # an axis of the first one's result, so that a transformer fails.
 SIMPLIFICATIONS = {
@@ -63,23 +64,30 @@ def converted(function: Any, who: str) -> bytes:
         )
     try:
         frozen = tf_loader.from_function(function, inputs, outputs)
+        _check_known(who, {node.op for node in frozen.node} & {JAX})
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(frozen, name="")
             made = process_tf_graph(
                 graph, opset=OPSET, input_names=inputs, output_names=outputs, tensors_to_rename=names
             )
             model = optimizer.optimize_graph(made, optimizers=SIMPLIFICATIONS).make_model("Tapeloop")
+    except ConfigurationError:
+        raise
     except Exception as error:  # whatever its rules raise
         raise ConfigurationError(
             f"{who} can't be converted to ONNX ({type(error).__name__}: {' '.join(str(error).split())[:200]}): use "
             "other operations there, or export with `--format=saved_model`."
         ) from error
-    if unknown := sorted(set(_unknown(model.graph))):
-        raise ConfigurationError(
-            f"{who} can't be converted to ONNX, which has no {listed(unknown)}: use other operations there, or export "
-            "with `--format=saved_model`."
-        )
+    _check_known(who, set(_unknown(model.graph)))
     return bytes(model.SerializeToString())
+
+
+def _check_known(who: str, unknown: set[str]) -> None:
+    if unknown:
+        raise ConfigurationError(
+            f"{who} can't be converted to ONNX, which has no {listed(sorted(unknown))}: use other operations there, or "
+            "export with `--format=saved_model`."
+        )
 
 
 def _names(function: Any) -> dict[str, str]:
