@@ -35,7 +35,7 @@ class Track(Hook):
         super().__init__()
         self.to, self.url, self.project = to, url, project
         self._follower: _Follower | None = None
-        self._finished = False
+        self._finished = self._warned = False
 
     def check(self, run: Run) -> None:
         if is_chief():
@@ -68,13 +68,15 @@ class Track(Hook):
         return Mirror(run.workdir.path, self.to, self.url, self.project)
 
     def _warn(self) -> None:
-        if self._follower and self._follower.trouble:
+        trouble = self._follower and self._follower.trouble
+        if trouble and not self._warned:
             run = self._run
             run.telemetry.warn_once(
-                f"{self.to} doesn't take this run's metrics: {self._follower.trouble}. The run continues, its metrics "
+                f"{self.to} doesn't take this run's metrics: {trouble}. The run continues, its metrics "
                 f"are in `{run.workdir.metrics.name}`, and `{self.to}` gets them as soon as it answers. After the run, "
                 f"`python -m trainers.track --to={self.to} {run.workdir.named}` sends the rest."
             )
+        self._warned = bool(trouble)  # one warning, whatever the tracker says at each try
 
 
 class _Follower:

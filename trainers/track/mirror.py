@@ -55,7 +55,7 @@ class Mirror:
                 f"`url` is {shown(url)}, but {to} writes files on this machine and has no address: leave `url` out."
             )
         try:
-            self._make: Any = importlib.import_module(f"trainers.track.{to}").connect
+            module: Any = importlib.import_module(f"trainers.track.{to}")
         except ImportError as error:
             raise ConfigurationError(
                 f"the tracker {to} needs a package that can't be imported ({error}): `pip install -e '.[{to}]'` "
@@ -71,6 +71,9 @@ class Mirror:
         self._kept: dict[str, Any] = (
             kept if same else {"url": self.url, "project": self._project, "run": None, "files": {}}
         )
+        if hasattr(module, "prepare"):
+            module.prepare(self.url)
+        self._make: Any = module.connect
         self._tracker: Tracker | None = None
         self._steps: dict[str, set[int]] = {}
 

@@ -4,6 +4,8 @@
 variable MLFLOW_TRACKING_PASSWORD. A checkpoint stays where it is: the tag `checkpoint` has its path.
 """
 
+import contextlib
+import logging
 import os
 import re
 import time
@@ -17,10 +19,13 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would break a live bar
 
-from mlflow import MlflowClient
+from mlflow import MlflowClient, get_tracking_uri
 from mlflow.entities import Metric, Param, RunTag
 
 from trainers.runs.read import FINISHED, RUNNING, STOPPED, Run
+
+for name in ("mlflow", "alembic"):
+    logging.getLogger(name).setLevel(logging.WARNING)  # they print each step of making a database
 
 STATUS = {RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED"}  # any other state is FAILED
 MOST_METRICS, MOST_PARAMS = 1000, 100  # per request: MLflow's limits
@@ -91,6 +96,14 @@ class MlflowRun:
 
 
 connect = MlflowRun
+
+
+def prepare(url: str | None) -> None:
+    """Makes the SQLite file of `url` if it is missing. This takes seconds, and a process that ends leaves half a file."""
+    uri = url or get_tracking_uri()
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        with contextlib.suppress(Exception):  # the first call of the client reports it
+            MlflowClient(uri)
 
 
 def _allowed(name: str) -> str:

@@ -7,6 +7,7 @@ cut off counts for nothing.
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -111,6 +112,8 @@ class WandbRun:
                 settings=wandb.Settings(root_dir=str(self._path), **SETTINGS),
                 reinit="create_new",  # leaves alone what the training program itself tracks
             )
+            for handler in logging.getLogger("wandb").handlers:
+                handler.handleError = lambda record: None  # type: ignore[method-assign]  # of a full disk: a traceback
             # W&B's own steps only rise, but an evaluation may come later than the next steps.
             self._copy.define_metric("*", step_metric="step")
             for step, row in (self._held or {}).items():

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import itertools
 import json
 import os
 import signal
@@ -167,6 +168,29 @@ def test_a_run_warns_once_of_a_tracker_that_fails(status, says, server, tmp_path
     assert warning.startswith("Warning: mlflow doesn't take this run's metrics: ")
     assert says in warning
     assert f"`python -m trainers.track --to=mlflow {trainer.workdir.named}` sends the rest." in warning
+
+
+def test_a_tracker_that_fails_in_many_ways_causes_one_warning(store, tmp_path, monkeypatch):
+    count = itertools.count()
+
+    def fail(self, state=None):
+        raise OSError(f"error {next(count)}")
+
+    monkeypatch.setattr(track, "SECONDS", 0.0)
+    monkeypatch.setattr(Mirror, "sync", fail)
+    _, notes = tracked(tmp_path, store, steps=200)
+    assert next(count) > 2
+    assert len([text for text in notes if "mlflow" in text]) == 1
+
+
+@pytest.mark.long
+def test_mlflows_own_database_is_made_before_the_first_step(tmp_path):
+    file = tmp_path / "runs.db"
+    path = write_run(tmp_path / "a")
+    copy = Mirror(path, "mlflow", f"sqlite:///{file}")
+    assert file.is_file()
+    assert copy.sync() == 3
+    assert history(copy.url, path, "eval/loss") == [*LOSSES.items()]
 
 
 @pytest.mark.parametrize("cause", ["another worker", "a trial run"])
