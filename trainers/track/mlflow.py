@@ -99,7 +99,7 @@ connect = MlflowRun
 
 
 def prepare(url: str | None) -> None:
-    """Makes the SQLite file of `url` if it is missing. This takes seconds, and a process that ends leaves half a file."""
+    """Makes the SQLite file of `url` if it is missing. It takes seconds, and a process that ends leaves half a file."""
     uri = url or get_tracking_uri()
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         with contextlib.suppress(Exception):  # the first call of the client reports it

@@ -184,7 +184,8 @@ def test_a_tracker_that_fails_in_many_ways_causes_one_warning(store, tmp_path, m
 
 
 @pytest.mark.long
-def test_mlflows_own_database_is_made_before_the_first_step(tmp_path):
+def test_mlflows_own_database_is_made_before_the_first_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for artifacts
     file = tmp_path / "runs.db"
     path = write_run(tmp_path / "a")
     copy = Mirror(path, "mlflow", f"sqlite:///{file}")
