@@ -70,6 +70,8 @@ def _checked(stream: str, found: Features) -> Features:
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
     """Converts a feature of one example to a NumPy array, or returns `None` if its rows differ in length."""
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)  # NumPy would make an object of it
     try:
         return np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
     except ValueError:

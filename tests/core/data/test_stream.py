@@ -2,11 +2,12 @@
 
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from core.data import Stream, StreamReader
+from core.data import ArraySource, Stream, StreamReader
 from core.data.stream_pass import InOrder
 from core.data.stream_state import begun
 from core.data.trail import Trail, hashes_after
@@ -143,6 +144,32 @@ def test_bfloat16_becomes_float32():
     for made in ([{"x": x} for x in numbers], tf.data.Dataset.from_tensor_slices({"x": numbers})):
         (block,) = Stream(lambda seed, epoch, made=made: made).blocks(0, 0, count=2, before=0)
         assert (block["x"].dtype, block["x"].tolist()) == (np.float32, [0.5, 1.5])
+
+
+class Exchanged:
+    """An array that other frameworks read by DLPack alone."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **asked):
+        return self.x.__dlpack__(**asked)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+def test_arrays_of_other_frameworks_are_read_and_batches_shared_with_them():
+    rows = jnp.arange(6.0).reshape(2, 3)
+    assert np.from_dlpack(rows).ctypes.data == rows.unsafe_buffer_pointer()
+    found = Stream(lambda seed, epoch: ({"jax": row, "dlpack": Exchanged(row)} for row in rows))
+    (block,) = found.blocks(0, 0, count=2, before=0)
+    for name in ("jax", "dlpack"):
+        np.testing.assert_array_equal(block[name], rows)
+    batch = ArraySource({"x": np.arange(600.0).reshape(2, 300)}, name="numbers").gather(tf.constant([1, 0]))
+    shared = jnp.from_dlpack(batch["x"])
+    assert shared.unsafe_buffer_pointer() == np.from_dlpack(batch["x"]).ctypes.data
+    np.testing.assert_array_equal(shared, batch["x"])
 
 
 def test_an_example_is_known_by_the_same_id_from_an_iterator_and_from_a_dataset():
