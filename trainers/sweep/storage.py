@@ -23,6 +23,7 @@ from trainers.track.mirror import told
 WAIT_SECONDS = 20  # for the locks of other processes, and for a server's answer
 ATTEMPTS = 5
 RACES = ("UNIQUE constraint", "already exists", "duplicate key")  # another process makes the same tables
+PACKAGES = {"MySQLdb": "mysqlclient"}  # of drivers whose module has another name
 FILE_IS_FULL = ("database or disk is full", "disk I/O error")  # in SQLite's words, also where a file may not grow
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints each trial
@@ -56,8 +57,9 @@ def refused(url: str, error: Exception, then: str) -> TapeloopError:
         return full
     cause = _cause(error)
     if isinstance(cause, ImportError):
+        package = PACKAGES.get(cause.name or "", cause.name)
         return ConfigurationError(
-            f"the storage `{shown_url}` needs a driver that can't be imported ({cause}): `pip install {cause.name}` "
+            f"the storage `{shown_url}` needs a driver that can't be imported ({cause}): `pip install {package}` "
             "installs it, and SQLAlchemy's pages list the drivers of each database."
         )
     reason = " ".join(told(cause).replace(url, shown_url).replace("\\t", " ").split()).rstrip(".?")

@@ -1,9 +1,11 @@
 """Studies: trials asked for, pruned, told and repeated, as Optuna's own client reads them."""
 
+import contextlib
 import itertools
 import os
 import signal
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -231,9 +233,17 @@ def old_format():
     found.set_user_attr("tapeloop", {**found.user_attrs["tapeloop"], "format": 0})
 
 
+def newer_optuna():
+    ran(study(RATE, "--trials=1"), distance)
+    with contextlib.closing(sqlite3.connect("s/study.db")) as database, database:
+        database.execute("update alembic_version set version_num = 'v9.9.0.a'")
+        database.execute("update version_info set schema_version = 99, library_version = '9.9.0'")
+
+
 @pytest.mark.parametrize(
     ("before", "words", "says"),
     [
+        (newer_optuna, [], ["`sqlite:///s/study.db` can't be used", "set up by optuna 9.9.0", "Nothing was run"]),
         (other_program, ["--storage=sqlite:///other.db"], ["`s` in `sqlite:///other.db` wasn't made by this command"]),
         (old_format, [], ["has format 0, and this version of Tapeloop knows 1"]),
         (
@@ -254,6 +264,11 @@ def old_format():
         (lambda: Path("file").touch(), ["--storage=sqlite:///file/x.db"], ["can't be used", "File exists"]),
         (lambda: None, ["--storage=nosql://me:secret@host/x"], ["`nosql://me:***@host/x`", "Can't load plugin"]),
         (lambda: None, ["--storage=mysql+none://me:secret@host/x"], ["`mysql+none://me:***@host/x`"]),
+        (
+            lambda: None,
+            ["--storage=mysql://me:secret@host/x"],
+            ["`mysql://me:***@host/x`", "`pip install mysqlclient`"],
+        ),
     ],
 )
 def test_mistakes_are_one_paragraph_and_show_no_password(before, words, says, capsys):
