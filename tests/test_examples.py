@@ -15,19 +15,22 @@ LEARNT = {  # by 60 steps
     "mean_teacher": lambda figures: figures["accuracy"] > 0.5,
     "jax_net": lambda figures: figures["accuracy"] > 0.8,
     "inner_loop": lambda figures: figures["loss"] < 0.9 * figures["unadapted"],
+    "cart_pole": lambda figures: figures["length"] > 30.0,  # it begins at 10
 }
+IN_PART = {"cart_pole": {"net": "bfloat16"}}  # bfloat16 has too few digits for the motion in one fiftieth of a second
 names = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda path: path.name)
 
 
 @pytest.mark.long
 @names
 def test_an_example_trains_by_the_command(folder, tmp_path):
-    flags = ("--gin_param=steps = 60", "--gin_param=Trainer.precision = 'bfloat16'", f"--workdir={tmp_path}")
+    precision = IN_PART.get(folder.name, "bfloat16")
+    flags = ("--gin_param=steps = 60", f"--gin_param=Trainer.precision = {precision!r}", f"--workdir={tmp_path}")
     done = run(f"--gin_file={folder.name}.gin", *flags, cwd=folder)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["step"], result["reason"]) == (60, "finished")
-    assert json.loads((tmp_path / "run.json").read_text())["precision"] == "bfloat16"
+    assert json.loads((tmp_path / "run.json").read_text())["precision"] == precision
     assert LEARNT[folder.name](result["evaluation"])
     assert not re.search("draws the same|folds an rng|calls Python|gets no rng", done.stdout)
 
