@@ -10,6 +10,7 @@ from core.optimizers import adam
 from core.random import Rng
 from core.testing import assert_overfits, assert_step_function, assert_updates_only
 from models import Ddpm
+from models.ddpm import waves
 
 BATCH = {"image": tf.constant(np.random.RandomState(0).rand(4, 4, 4, 1), tf.float32)}
 
@@ -23,7 +24,6 @@ def test_signal_is_left_as_the_paper_says():
     np.testing.assert_allclose(tiny(rng=Rng.from_seed(0)).alpha_bar(), np.cumprod(1 - beta), rtol=1e-5)
 
 
-@pytest.mark.long
 def test_loss_is_the_error_of_the_noise():
     task = tiny(rng=Rng.from_seed(0))
     rng = Rng.from_seed(3)
@@ -34,6 +34,12 @@ def test_loss_is_the_error_of_the_noise():
     seen = np.sqrt(left) * (2 * BATCH["image"].numpy() - 1) + np.sqrt(1 - left) * noise
     found = task.net(tf.constant(seen, tf.float32), tf.constant(t, tf.int32)).numpy()
     np.testing.assert_allclose(loss.per_example, np.mean((noise - found) ** 2, (1, 2, 3)), rtol=1e-4)
+
+
+def test_times_are_waves_of_wavelengths_up_to_ten_thousand():
+    t = np.array([0, 3, 999])
+    angles = t[:, None] / 10_000.0 ** (np.arange(3) / 3)
+    np.testing.assert_allclose(waves(tf.constant(t), 6), np.hstack([np.sin(angles), np.cos(angles)]), atol=1e-4)
 
 
 def test_update_trains_every_parameter():

@@ -123,8 +123,9 @@ def test_sampled_tokens_have_the_probabilities_of_the_network():
     found = np.bincount(drawn, minlength=VOCABULARY) / count
     assert np.all(np.abs(found - expected) < 4 * np.sqrt(expected * (1 - expected) / count) + 1e-9)
     assert len(set(write(lively(text_length=2, decoder=sampled(top_k=2)), [[3]] * 200, [1] * 200)[:, 1])) == 2
-    almost = write(lively(text_length=2, decoder=sampled(1e-3)), [[3]] * 50, [1] * 50)[:, 1]
-    assert set(almost) == {int(np.argmax(expected))}
+    for narrow in (sampled(1e-3), sampled(top_p=1e-3)):
+        almost = write(lively(text_length=2, decoder=narrow), [[3]] * 50, [1] * 50)[:, 1]
+        assert set(almost) == {int(np.argmax(expected))}
 
 
 def test_sampled_texts_repeat_by_seed_and_differ_by_row():
