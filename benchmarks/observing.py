@@ -37,8 +37,9 @@ from trainers.trainer import Trainer
 from trainers.workdir import Workdir
 
 CONFIGURATIONS = ("digits_linear", "digits_mlp")
-TRACKED = "a pipe and MLflow"  # in a folder
+TRACKERS = ("mlflow", "trackio", "wandb")  # in folders
 LAP = 2500  # steps, after as many that aren't counted
+TRACKED_LAP = 20_000  # a tracker begins a run within the first ones
 HEAD = ["experiment", "shown in", "steps/s", "of the time, looking", "as fast if it looks at nothing", "95 %"]
 
 
@@ -73,16 +74,16 @@ class LapEnd(BaseException):
 
 
 class Lap(Hook):
-    """Times every other `LAP` steps, and ends the run after them."""
+    """Times every other `every` steps, and ends the run after them."""
 
-    def __init__(self, watch: Stopwatch):
-        super().__init__(LAP)
+    def __init__(self, watch: Stopwatch, every: int):
+        super().__init__(every)
         self.seconds, self.shares = 0.0, list[float]()  # the last lap's seconds, and the shares spent observing
         self._watch, self._began, self._looked = watch, 0.0, 0.0
 
     def __call__(self, run: Any) -> None:
         now = time.perf_counter()
-        if run.step // LAP % 2:
+        if run.step // self.every % 2:
             self._began, self._looked = now, self._watch.seconds
             return
         self.seconds = now - self._began
@@ -93,11 +94,11 @@ class Lap(Hook):
 class Side:
     """A run that takes a lap on request."""
 
-    def __init__(self, folder: Path, stream: io.StringIO | None, more: Sequence[Hook] = ()):
+    def __init__(self, folder: Path, stream: io.StringIO | None, lap: int, more: Sequence[Hook] = ()):
         """With `stream`, shows the metrics there and writes them; without, does neither. `more` are further hooks."""
         watch = Stopwatch()
-        self.lap = Lap(watch)
-        settings = Settings(steps=2 * LAP * 10**5, evaluate_every=None, checkpoint_every=None, hooks=[self.lap, *more])
+        self.lap = Lap(watch, lap)
+        settings = Settings(steps=2 * lap * 10**5, evaluate_every=None, checkpoint_every=None, hooks=[self.lap, *more])
         if stream is None:
             settings = dataclasses.replace(settings, log_every=None)
         workdir = Workdir(folder)
@@ -129,33 +130,38 @@ def main() -> None:
     flags = parser.parse_args()
     os.environ["TERM"] = "xterm-256color"
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # trackio reads it once, when it is imported
     track.SECONDS = 0.0
     about, rows = machine(), []
     for name in CONFIGURATIONS:
-        for place, stream in (("a pipe", io.StringIO), ("a terminal", Terminal), (TRACKED, io.StringIO)):
-            rows.append([f"`{name}`", place, *measured(name, stream(), flags.pairs, tracked=place == TRACKED)])
+        places = [("a pipe", io.StringIO, None), ("a terminal", Terminal, None)]
+        for place, stream, tracker in [*places, *((f"a pipe and {x}", io.StringIO, x) for x in TRACKERS)]:
+            rows.append([f"`{name}`", place, *measured(name, stream(), flags.pairs, tracker)])
             print(*rows[-1], sep="  ", flush=True)
     said = (
         f"{about['processor']}, {about['cores']} cores, load {about['load_before']}, TensorFlow {about['tensorflow']}"
     )
-    found = f"{table(HEAD, rows)}\nMedians of {flags.pairs} pairs of {LAP:,} steps: {said}.\n"
+    laps = f"{flags.pairs} pairs of {LAP:,} steps, with a tracker {TRACKED_LAP:,}"
+    found = f"{table(HEAD, rows)}\nMedians of {laps}: {said}.\n"
     print(found)
     if flags.page:
         flags.page.write_text(written(flags.page.read_text(), {"observing": found}))
 
 
-def measured(name: str, stream: io.StringIO, pairs: int, *, tracked: bool) -> Sequence[str]:
+def measured(name: str, stream: io.StringIO, pairs: int, tracker: str | None) -> Sequence[str]:
     """Returns the cells of one row."""
     gin.clear_config()
     hooks.register()
     gin.parse_config_file(str(CHECKOUT / "configs" / f"{name}.gin"))
     with tempfile.TemporaryDirectory() as scratch:
-        more = [Track(to="mlflow", url=f"{scratch}/mlruns")] if tracked else []
-        looked, plain = Side(Path(scratch, "looked"), stream, more), Side(Path(scratch, "plain"), None)
+        url = f"{scratch}/mlruns" if tracker == "mlflow" else None
+        more = [Track(to=tracker, url=url)] if tracker else []
+        lap = TRACKED_LAP if tracker else LAP
+        looked, plain = Side(Path(scratch, "looked"), stream, lap, more), Side(Path(scratch, "plain"), None, lap)
         with contextlib.closing(looked):
             seconds = interleaved({"looked": looked.seconds, "plain": plain.seconds}, pairs=pairs)
         median, low, high = ratio(seconds["looked"], seconds["plain"])
-    speed, share = LAP / np.median(seconds["looked"]), np.median(looked.lap.shares)
+    speed, share = lap / np.median(seconds["looked"]), np.median(looked.lap.shares)
     return f"{speed:,.0f}", f"{share:.2%}", f"{median:.3f}", f"{low:.3f} to {high:.3f}"
 
 
