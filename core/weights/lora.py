@@ -45,8 +45,8 @@ class Lora(Module):
         alpha: float = 16.0,
     ):
         super().__init__()
-        check_size(rank=rank)
         check_positive(alpha=alpha)
+        check_size(rank=rank)
         variables = named_variables(network)
         hits = matching(patterns, variables, argument="Lora.patterns")
         self.paths = [path for path in variables if any(path in found for found in hits.values())]

@@ -228,12 +228,22 @@ def local_attention(part: Any, x: Array) -> Array:
     return y.reshape(*x.shape[:2], -1) @ part.out.w.numpy() + part.out.b.numpy()
 
 
-def rotated(x: Array, positions: Array, base: float = 10000.0) -> Array:
+def rotated(
+    x: Array, positions: Array, base: float = 10000.0, slowed: Callable[[Array], Array] = lambda speeds: speeds
+) -> Array:
     """Computes rotary positions as a product of complex numbers."""
     half = x.shape[-1] // 2
-    turn = np.exp(1j * np.asarray(positions)[..., None] / base ** (np.arange(half) / half))[..., None, :]
+    turn = np.exp(1j * np.asarray(positions)[..., None] * slowed(base ** (-np.arange(half) / half)))[..., None, :]
     y = (x[..., :half] + 1j * x[..., half:]) * turn
     return np.concatenate([y.real, y.imag], -1).astype(np.float32)
+
+
+def slowed(speeds: Array) -> Array:
+    """Scales by wave lengths, as Llama 3.1 does, for a factor of 4, 100 positions, and turns of 0.5 and 1."""
+    waves = 2 * np.pi / speeds
+    between = (100 / waves - 0.5) / (1.0 - 0.5)
+    mixed = (1 - between) * speeds / 4.0 + between * speeds
+    return np.where(waves < 100 / 1.0, speeds, np.where(waves > 100 / 0.5, speeds / 4.0, mixed))
 
 
 def recurrent(part: Any, x: Array) -> Array:

@@ -1,5 +1,6 @@
 """Rows of embeddings, attention and recurrent cores."""
 
+import functools
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ from core.layers import GRU, LSTM, Embedding, LearnedPositions, MultiHeadAttenti
 
 from . import layer_peers as peers
 from .battery import RNG, Arrays, Row, normal
+
+LLAMA = layers.RotaryScaling(4.0, 100, low=0.5, high=1.0)  # as `peers.slowed`
 
 
 def ids(rng: np.random.Generator, rows: int) -> Arrays:
@@ -83,6 +86,9 @@ ROWS_OF_SEQUENCE_LAYERS = [
         roundings=4),
     Row("rotary", lambda rng: layers.rotary, normal((4, 2, 6)), lambda part, x: peers.rotated(x, range(3, 7)), "NumPy",
         paper="Su et al. 2021", call=lambda part, x: part(x, tf.range(3, 7))),
+    Row("RotaryScaling", lambda rng: functools.partial(layers.rotary, scaling=LLAMA), normal((4, 2, 6)),
+        lambda part, x: peers.rotated(x, range(3, 7), slowed=peers.slowed), "NumPy",
+        paper="Grattafiori et al. 2024", call=lambda part, x: part(x, tf.range(3, 7))),
     *(
         Row(
             core.__name__,
