@@ -53,6 +53,7 @@ NAMED: dict[Any, str] = {
     "ssim": "`images` of `ssim`",
     "unroll": "`x` of `GRU`",
     "SeparableConv2D": "`x` of `DepthwiseConv2D`",
+    "RotaryScaling": "`x` of `rotary`",
     **dict.fromkeys(("recompute", "Residual", "Sequential", "SpectralNorm", "WeightNorm"), "`x` of `Linear`"),
     **dict.fromkeys((("MultiHeadAttention", SIZES), ("MultiHeadAttention", INTEGERS)), "`x` of `Linear`"),
     **dict.fromkeys(("global_average_pool", "global_max_pool"), "`x` of `global pool`"),
