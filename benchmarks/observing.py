@@ -98,7 +98,7 @@ class Side:
         """With `stream`, shows the metrics there and writes them; without, does neither. `more` are further hooks."""
         watch = Stopwatch()
         self.lap = Lap(watch, lap)
-        settings = Settings(steps=2 * lap * 10**5, evaluate_every=None, checkpoint_every=None, hooks=[self.lap, *more])
+        settings = Settings(steps=2 * lap * 10**4, evaluate_every=None, checkpoint_every=None, hooks=[self.lap, *more])
         if stream is None:
             settings = dataclasses.replace(settings, log_every=None)
         workdir = Workdir(folder)
