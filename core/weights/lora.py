@@ -69,6 +69,7 @@ class Lora(Module):
         variables = named_variables(self._network())
         for path in [] if self.merged else self.paths:
             variables[path].assign(self._changed(path, variables[path]))
+            self.changes[path].b.assign(tf.zeros_like(self.changes[path].b))  # for functions that are traced already
         self.merged = True
 
     def _changed(self, path: str, w: tf.Tensor) -> tf.Tensor:

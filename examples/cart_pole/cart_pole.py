@@ -119,7 +119,8 @@ class CartPole(Task):
         """Plays the more likely action until the pole falls."""
 
         def move(state, alive, steps):
-            after, fell = moved(state, self.net(state)[0][:, 1] > self.net(state)[0][:, 0])
+            logits, _ = self.net(state)
+            after, fell = moved(state, logits[:, 1] > logits[:, 0])
             alive &= ~fell
             return after, alive, steps + tf.cast(alive, tf.float32)
 

@@ -42,7 +42,7 @@ def download(bucket: Bucket, folder: Path, owner: Owner | None, say: Say) -> Non
 
 
 def download_checkpoints(bucket: Bucket, folder: Path, say: Say) -> None:
-    """Does so with the checkpoints alone: a worker that isn't the chief needs no other file."""
+    """Makes the folder's checkpoints those of the address. A worker that isn't the chief needs no other file."""
     with _alone(folder):
         _download(bucket, folder, read_owner(bucket), say)
 

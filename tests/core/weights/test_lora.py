@@ -97,8 +97,11 @@ def test_merged_network_computes_what_the_changed_copy_did(net, x):
     values = {path: v.read_value() for path, v in named_variables(task).items()}
     twice = with_values(task, values)  # as inner loops and exports do
     np.testing.assert_array_equal(twice.lora(twice.net)(x), of_copy)
+    traced = tf.function(lambda: task.lora(net)(x), autograph=False)
+    traced()
     merge_all(task)
     merge_all(task)
+    np.testing.assert_allclose(traced(), of_copy, rtol=1e-6, atol=1e-6)
     assert task.lora(net) is net
     np.testing.assert_array_equal(net(x), of_copy)
     assert np.abs(of_copy - before).max() > 0.1
