@@ -43,7 +43,9 @@ class Track(Hook):
 
     def begin(self, run: Run) -> None:
         if is_chief() and UNTRACKED not in os.environ:
-            self._run, self._follower = run, _Follower(self._mirror(run))
+            mirror = self._mirror(run)
+            mirror.prepare()
+            self._run, self._follower = run, _Follower(mirror)
 
     def after_chunk(self, run: Run) -> None:
         self._warn()
@@ -99,7 +101,7 @@ class _Follower:
             self.trouble = self.trouble or f"it didn't answer within {ENDING:g} s at the end of the run"
 
     def _follow(self) -> None:
-        rest, ends = 0.0, False
+        rest, first, ends = 0.0, True, False
         while not ends:
             ends = self._ends.wait(rest)
             began = time.thread_time()
@@ -107,7 +109,7 @@ class _Follower:
                 self._mirror.sync(self._state)
                 if ends:
                     self._mirror.close()
-                took = time.thread_time() - began if rest else 0.0  # the first time, it may send a long past
-                self.trouble, rest = None, max(SECONDS, SHARE * took)
+                took = 0.0 if first else time.thread_time() - began  # the first time, it may send a long past
+                self.trouble, rest, first = None, max(SECONDS, SHARE * took), False
             except Exception as error:  # whatever the tracker's package raises
                 self.trouble, rest = told(error), min(max(SECONDS, 2.0 * rest), LONGEST)

@@ -71,9 +71,8 @@ class Mirror:
         self._kept: dict[str, Any] = (
             kept if same else {"url": self.url, "project": self._project, "run": None, "files": {}}
         )
-        if hasattr(module, "prepare"):
-            module.prepare(self.url)
         self._make: Any = module.connect
+        self._prepare: Any = getattr(module, "prepare", None)
         self._tracker: Tracker | None = None
         self._steps: dict[str, set[int]] = {}
 
@@ -81,6 +80,11 @@ class Mirror:
     def run_id(self) -> str | None:
         """Returns the id that the tracker gave to the run."""
         return self._kept["run"]
+
+    def prepare(self) -> None:
+        """Makes what the tracker needs on this machine and takes seconds, if it is missing."""
+        if self._prepare:
+            self._prepare(self.url)
 
     def sync(self, state: str | None = None) -> int:
         """Sends what the tracker lacks. Returns the number of values. `state` is the run's, if its files lag behind."""

@@ -189,6 +189,8 @@ def test_mlflows_own_database_is_made_before_the_first_step(tmp_path, monkeypatc
     file = tmp_path / "runs.db"
     path = write_run(tmp_path / "a")
     copy = Mirror(path, "mlflow", f"sqlite:///{file}")
+    assert not file.exists()  # a check of the configuration makes nothing
+    copy.prepare()
     assert file.is_file()
     assert copy.sync() == 3
     assert history(copy.url, path, "eval/loss") == [*LOSSES.items()]
