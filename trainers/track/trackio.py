@@ -1,7 +1,7 @@
 """trackio as a tracker: metrics, configuration, images and reports of one run in its database on this machine.
 
-The environment variable TRACKIO_DIR names trackio's folder. A checkpoint stays where it is: the configuration has its
-path. Each write is one transaction, so a kill leaves all of it or none.
+The environment variable TRACKIO_DIR names trackio's folder. A checkpoint stays where it is, and the newest one is an
+artifact by reference. Each write is one transaction, so a kill leaves all of it or none.
 """
 
 import datetime
@@ -44,7 +44,7 @@ class TrackioRun:
         self._write([*rows], [*rows.values()])
 
     def describe(self, run: Run, files: Mapping[str, Path]) -> None:
-        """Logs images and other files, and the run's configuration with its state."""
+        """Logs images, the checkpoint's place and other files, and the run's configuration with its state."""
         images = {name: path for name, path in files.items() if path.suffix in IMAGES}
         for name, path in images.items():
             step, group = sample_of(name)
@@ -60,6 +60,8 @@ class TrackioRun:
         }
         if config == self._told and files.keys() == images.keys():
             return
+        if run.checkpoint and run.checkpoint != self._told.get("checkpoint"):
+            self._refer(run.checkpoint)
         texts = {name: path.read_text("utf-8", "replace") for name, path in files.items() if name not in images}
         reports = {name: trackio.Markdown(f"```\n{text}\n```")._to_dict() for name, text in texts.items()}
         self._write([run.step], [{"state": run.state, **reports}], f"{sorted(config.items())} {texts}", config)
@@ -67,6 +69,23 @@ class TrackioRun:
 
     def close(self) -> None:
         """Does nothing: each call has written its values."""
+
+    def _refer(self, checkpoint: str) -> None:
+        """Makes `checkpoint` the one version of the run's artifact, without a copy of its bytes."""
+        artifact = trackio.Artifact(f"checkpoint-{self._id}", type="model")
+        artifact.add_reference(Path(checkpoint).resolve().as_uri(), checksum=False)
+        SQLiteStorage.commit_artifact_version(
+            self._project,
+            artifact.name,
+            artifact.type,
+            None,
+            artifact._build_manifest(self._project),
+            None,
+            aliases=None,
+            run_name=self._name,
+            run_id=self._id,
+            overwrite=True,
+        )
 
     def _write(
         self,

@@ -87,7 +87,11 @@ def test_a_tracker_gets_the_folder_of_a_run_once(to, tmp_path, capsys):
     assert (found["state"], found["reason"]) == ("finished", "finished")
     assert found["checkpoint"] == str(path / "checkpoints" / "step-000000300")
     assert image == (path / "samples" / "step-000000100.png").read_bytes()
-    if to == "wandb":
+    if to == "trackio":
+        (artifact,) = SQLiteStorage.list_artifacts(project)
+        manifest = SQLiteStorage.get_artifact_manifest(project, artifact["name"], "latest")["manifest"]
+        assert [entry["ref"] for entry in manifest] == [(path / "checkpoints" / "step-000000300" / "weights").as_uri()]
+    else:
         (artifact,) = (record["artifact"] for record in map(json.loads, wandb_prints(path)) if "artifact" in record)
         (entry,) = artifact["manifest"]["contents"]
         assert entry["ref"] == (path / "checkpoints" / "step-000000300" / "weights").as_uri()
