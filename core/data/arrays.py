@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from core.arguments import check_finite
 from core.data.files import path_of
+from core.data.float32 import as_float32
 from core.data.npz_files import Array, read_npz
 from core.data.source import Kept, Source, check_feature
 from core.errors import DataError
@@ -133,7 +134,7 @@ def as_kept(name: str, feature: str, values: Array) -> Array:
     if values.dtype == np.bool_ or (values.dtype == np.uint8 and values.ndim > 1):
         return values
     if values.dtype.kind == "f" or values.dtype.name == "bfloat16":
-        return _as_float32(name, feature, values)
+        return as_float32(values, lambda: f"`{feature}` of the source `{name}`")
     if values.dtype.kind not in "iu":
         raise DataError(
             f"`{feature}` of the source `{name}` has dtype {values.dtype}; give integers, floats or bool. "
@@ -153,17 +154,3 @@ def as_computed(name: str, feature: str, values: Array) -> Array:
     """Converts `values` to the dtype in which steps compute: float32, int32 or bool. Levels become 0 to 1."""
     kept = as_kept(name, feature, values)
     return kept.astype(np.float32) / np.float32(_LEVELS) if kept.dtype == np.uint8 else kept
-
-
-def _as_float32(name: str, feature: str, values: Array) -> Array:
-    """Converts `values` to float32; raises a `DataError` for a number that is too large for float32."""
-    with np.errstate(over="ignore"):
-        kept = values.astype(np.float32, copy=False)
-    if values.dtype.itemsize > 4 and not np.isfinite(kept).all():
-        lost = values[np.isinf(kept) & np.isfinite(values)]
-        if lost.size:
-            raise DataError(
-                f"`{feature}` of the source `{name}` holds {lost[0]:g}, which doesn't fit into float32, in which steps "
-                "compute; scale it, or leave the example out."
-            )
-    return kept

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from core.arguments import is_number, is_size, listed
 from core.data.files import BadExampleError
+from core.data.float32 import as_float32
 from core.errors import ConfigurationError, shown
 
 Declared = str | Sequence[Any]
@@ -158,7 +159,7 @@ class Feature:
         if self.kind == "length":
             return len(values)
         if self.kind == "float" and found in ("int", "float"):
-            found, values = "float", self._as_float32(values, name)
+            found, values = "float", as_float32(values, lambda: f"`{self.stored}` of {name()}", BadExampleError)
         if self.kind == "levels" and getattr(value, "dtype", None) == np.uint8:
             found, values = "bytes", [value.tobytes()]
         self.check(found, values, name)
@@ -169,17 +170,6 @@ class Feature:
         if self.fill is not None:
             values = np.pad(values, (0, self.shape[0] - len(values)), constant_values=self.fill)
         return np.reshape(values, self.shape)
-
-    def _as_float32(self, values: npt.NDArray[Any], name: Callable[[], str]) -> npt.NDArray[np.float32]:
-        with np.errstate(over="ignore"):
-            kept = values.astype(np.float32)
-        lost = values[np.isinf(kept) & np.isfinite(values)]
-        if lost.size:
-            raise BadExampleError(
-                f"`{self.stored}` of {name()} holds {lost[0]:g}, which doesn't fit into float32, in which steps "
-                "compute; scale it, or leave the example out."
-            )
-        return kept
 
 
 def features_of(source: str, features: Mapping[str, Declared], stored_as: Mapping[str, str] = {}) -> dict[str, Feature]:
