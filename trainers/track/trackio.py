@@ -72,15 +72,23 @@ class TrackioRun:
 
     def _refer(self, checkpoint: str) -> None:
         """Makes `checkpoint` the one version of the run's artifact, without a copy of its bytes."""
-        artifact = trackio.Artifact(f"checkpoint-{self._id}", type="model")
-        artifact.add_reference(Path(checkpoint).resolve().as_uri(), checksum=False)
+        folder = Path(checkpoint).resolve()
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
         SQLiteStorage.commit_artifact_version(
             self._project,
-            artifact.name,
-            artifact.type,
-            None,
-            artifact._build_manifest(self._project),
-            None,
+            f"checkpoint-{self._id}",
+            type="model",
+            description=None,
+            manifest=[
+                {
+                    "path": path.relative_to(folder).as_posix(),
+                    "ref": path.as_uri(),
+                    "digest": path.as_uri(),  # trackio's, for references without a checksum
+                    "size": path.stat().st_size,
+                }
+                for path in files
+            ],
+            metadata=None,
             aliases=None,
             run_name=self._name,
             run_id=self._id,
