@@ -17,11 +17,13 @@ import tensorflow as tf
 
 from core import initializers
 from core.arguments import check_size
+from core.errors import ConfigurationError
 from core.initializers import Initializer
 from core.layers.linear import linear
 from core.layers.shapes import add_bias, check_axes, check_last, nan_unless, sizes
 from core.module import Module
 from core.random import Rng
+from core.tracing import computes_by_parts
 
 
 class Core(Module):
@@ -145,24 +147,46 @@ class GRU(Core):
         return hidden, hidden
 
 
-def unroll(core: Core, x: tf.Tensor, state: Any = None, *, lengths: tf.Tensor | None = None) -> tuple[tf.Tensor, Any]:
+def unroll(
+    core: Core,
+    x: tf.Tensor,
+    state: Any = None,
+    *,
+    lengths: tf.Tensor | None = None,
+    resets: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, Any]:
     """Runs `core` over `x` `[batch, time, in_size]`; returns outputs `[batch, time, size]` and the last state.
 
     `state` is zeros by default. With `lengths` `[batch]`, an example stops after its length: its state stays, and its
-    outputs are zero. A length that is out of range at run time gives outputs and states of `nan`.
+    outputs are zero. A length that is out of range at run time gives outputs and states of `nan`. Where `resets`
+    `[batch, time]` is true, a sequence begins: the core's initial state replaces the state.
     """
     check_axes(core, x, "batch, time, in_size")
+    if any(map(computes_by_parts, core.variables)):
+        raise ConfigurationError(
+            f"`unroll` computes `{type(core).__name__}` in a loop over time, whose lists of tensors have no layout on "
+            "a mesh: train on replicas, with `Experiment.strategy = @mirrored()`."
+        )
     batch, time, _ = sizes(x)
-    state = core.initial_state(batch, x.dtype) if state is None else state
+    initial = core.initial_state(batch, x.dtype)
+    state = initial if state is None else state
     if lengths is not None:
         lengths = _read_lengths(lengths, x)
         _check_state(state, x)
+    begins = None
+    if resets is not None:
+        _check_resets(resets, x)
+        _check_state(state, x)
+        begins = tf.TensorArray(tf.bool, time, element_shape=x.shape[:1]).unstack(tf.transpose(resets))
     # Time comes first, and inputs are projected at once: each loop step then only reads and computes the state's part.
     inputs = tf.transpose(core.project(x), [1, 0, 2])
     elements = tf.TensorArray(x.dtype, time, element_shape=inputs.shape[1:]).unstack(inputs)
     outputs = tf.TensorArray(x.dtype, time, element_shape=[x.shape[0], core.hidden_size])
 
     def body(t: tf.Tensor, state: Any, outputs: tf.TensorArray) -> tuple[tf.Tensor, Any, tf.TensorArray]:
+        if begins is not None:
+            reset = begins.read(t)
+            state = tf.nest.map_structure(lambda a, b: tf.where(_beside(reset, a), a, b), initial, state)
         output, new = core.step(elements.read(t), state)
         if lengths is not None:
             going = t < lengths
@@ -189,13 +213,22 @@ def _beside(going: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def _check_state(state: Any, x: tf.Tensor) -> None:
-    """Raises an error if a tensor of `state` has no batch axis. `lengths` need this axis."""
+    """Raises an error if a tensor of `state` has no batch axis. `lengths` and `resets` need it."""
     for part in tf.nest.flatten(state):
         if part.shape.rank in (0, None) or not part.shape[:1].is_compatible_with(x.shape[:1]):
             raise ValueError(
                 f"the state of `unroll` has a part of shape {part.shape} for `x` of shape {x.shape}; with `lengths` "
-                "each example keeps its own: give every part the axes [batch, ...]."
+                "or `resets` each example keeps its own: give every part the axes [batch, ...]."
             )
+
+
+def _check_resets(resets: Any, x: tf.Tensor) -> None:
+    if not tf.is_tensor(resets) or resets.dtype != tf.bool or not resets.shape.is_compatible_with(x.shape[:2]):
+        found = f"{resets.dtype.name} of shape {resets.shape}" if tf.is_tensor(resets) else type(resets).__name__
+        raise ValueError(
+            f"`resets` of `unroll` is {found} for `x` of shape {x.shape}; give booleans of shape {x.shape[:2]}, true "
+            "where a sequence begins."
+        )
 
 
 def _read_lengths(lengths: Any, x: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """Peers of the layers: Flax and JAX if they have the layer, NumPy otherwise."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -278,6 +279,20 @@ def ragged_gru(part: Any, x: Array, lengths: Array) -> Array:
             outputs, state = recurrent(part, x[i : i + 1, :length])
             y[i, :length], last[i] = outputs[0], state[0]
     return y, last
+
+
+def reset_lstm(part: Any, x: Array, resets: Array) -> Array:
+    """Runs each piece between resets alone."""
+    y = np.zeros((*x.shape[:2], part.hidden_size), np.float32)
+    last = [np.zeros((x.shape[0], part.hidden_size), np.float32) for _ in range(2)]
+    for i, begins in enumerate(resets):
+        edges = sorted({0, *np.flatnonzero(begins), x.shape[1]})
+        for first, end in itertools.pairwise(edges):
+            outputs, states = recurrent(part, x[i : i + 1, first:end])
+            y[i, first:end] = outputs[0]
+        for whole, state in zip(last, states, strict=True):
+            whole[i] = state[0]
+    return y, tuple(last)
 
 
 def pool(name: str, **options: Any) -> Callable[..., Array]:

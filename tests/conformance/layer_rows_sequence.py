@@ -24,6 +24,12 @@ def with_lengths(rng: np.random.Generator, rows: int) -> Arrays:
     return rng.normal(size=(rows, 4, 3)).astype(np.float32), np.resize([4, 0, 2], rows).astype(np.int32)
 
 
+def with_resets(rng: np.random.Generator, rows: int) -> Arrays:
+    """Returns texts whose states begin anew: nowhere, at the first and third time, or at each of the last two."""
+    resets = np.array([[0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]], bool)
+    return rng.normal(size=(rows, 4, 3)).astype(np.float32), resets[np.arange(rows) % 3]
+
+
 def with_mask(rng: np.random.Generator, rows: int) -> Arrays:
     return rng.normal(size=(rows, 4, 6)).astype(np.float32), np.arange(4) < 1 + np.arange(rows)[:, None]
 
@@ -110,4 +116,6 @@ ROWS_OF_SEQUENCE_LAYERS = [
     Row("unroll", lambda rng: GRU(3, 4, rng=rng), with_lengths, peers.ragged_gru, "flax.linen.RNN", case="lengths",
         call=lambda part, x, lengths: layers.unroll(part, x, lengths=lengths), parameters=("b", "b_new", "u", "w"),
         roundings=10),
+    Row("unroll", lambda rng: LSTM(3, 4, rng=rng), with_resets, peers.reset_lstm, "flax.linen.RNN", case="resets",
+        call=lambda part, x, resets: layers.unroll(part, x, resets=resets), parameters=("b", "u", "w"), roundings=10),
 ]  # fmt: skip

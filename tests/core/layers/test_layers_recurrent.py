@@ -97,6 +97,10 @@ def unroll_with(lengths: Any) -> Any:
         (lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([4, 2])), r"`GRU` has shape \(4, 2\); .*\[batch, time, in_size\]"),
         (lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([1, 4, 5])), r"`in_size=2`; make it with `in_size=5`"),
         (lambda: unroll_with([1]), r"`lengths` of `unroll` is int32 of shape \(1,\) .*integers of shape \(2,\)"),
+        (
+            lambda: unroll(GRU(2, 3, rng=RNG), tf.zeros([2, 8, 2]), resets=tf.zeros([2, 7], tf.bool)),
+            r"`resets` of `unroll` is bool of shape \(2, 7\) .*booleans of shape \(2, 8\)",
+        ),
         (lambda: unroll_with([1, 2, 3]), r"`lengths` of `unroll` is int32 of shape \(3,\)"),
         (lambda: unroll_with([1.0, 2.0]), r"`lengths` of `unroll` is float32 .*give integers"),
         (lambda: unroll_with([1, 99]), r"`lengths` of `unroll` is \[1, 99\]; each is of at least 0 and at most 8"),
