@@ -17,7 +17,15 @@ from models.classifiers import (
 )
 from models.ddpm import Ddpm
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
-from models.language import LanguageModel, Transformer, TransformerConfig, beam_search, greedy, sampled
+from models.language import (
+    LanguageModel,
+    LSTMLanguageModel,
+    Transformer,
+    TransformerConfig,
+    beam_search,
+    greedy,
+    sampled,
+)
 from models.simclr import SimClr
 from models.translation import CycleGan, Pix2Pix, Translation
 from models.vae import Vae
@@ -32,6 +40,7 @@ __all__ = [
     "CycleGan",
     "Ddpm",
     "Gan",
+    "LSTMLanguageModel",
     "LanguageModel",
     "LinearClassifier",
     "Mlp",

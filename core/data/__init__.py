@@ -12,6 +12,7 @@ from core.data.augment import random_affine, random_crop, random_crop_and_flip, 
 from core.data.bpe import bpe, train_bpe
 from core.data.cifar import cifar10
 from core.data.colours import colour_jitter
+from core.data.continued import continued
 from core.data.corpus import text_files
 from core.data.csv_files import csv
 from core.data.digit_pairs import digit_pairs
@@ -70,6 +71,7 @@ __all__ = [
     "check_feature",
     "cifar10",
     "colour_jitter",
+    "continued",
     "csv",
     "cutmix",
     "digit_pairs",

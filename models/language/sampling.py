@@ -1,4 +1,4 @@
-"""Text generation: one token after another, with cached keys and values.
+"""Text generation: one token after another, with what the network has kept of earlier ones: keys and values, or states.
 
 Prompts of different lengths are processed together, with all rows at the same position. Within a prompt, the prompt's
 next token replaces the generated token, so there is no padding. A row's text is independent of the other rows. Only
@@ -12,19 +12,31 @@ import gin
 import tensorflow as tf
 
 from core.arguments import check_positive, check_size
-from core.layers.attention import Cache
 from core.random import Rng
-from models.language.transformer import Transformer
 
 Choice = Callable[[tf.Tensor, Rng], tf.Tensor]  # logits [rows, vocabulary] -> a token for each row
 
 
+class Network(Protocol):
+    """A network that generates text, and keeps what later tokens need of earlier ones in a list of caches."""
+
+    @property
+    def most_positions(self) -> int | None:
+        """Returns the length of the longest text that the network can continue; None if there is no limit."""
+
+    def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Any]:
+        """Returns the caches of `rows` empty texts, with room for `room` positions."""
+
+    def decode(self, tokens: tf.Tensor, caches: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+        """Returns logits [rows, vocabulary] of the token after `tokens` [rows, time], and the caches after them."""
+
+
 class Decoder(Protocol):
-    """A function that generates text with a `Transformer`."""
+    """A function that generates text with a network."""
 
     def __call__(
         self,
-        net: Transformer,
+        net: Network,
         prompts: tf.Tensor,
         lengths: tf.Tensor,
         *,
@@ -74,7 +86,7 @@ def beam_search(width: int = 4) -> Decoder:
     check_size(width=width)
 
     def decode(
-        net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, vocabulary: int, rng: Rng
+        net: Network, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, vocabulary: int, rng: Rng
     ) -> tf.Tensor:
         rows = prompts.shape[0]
         i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
@@ -128,7 +140,7 @@ def _ranks(logits: tf.Tensor) -> tf.Tensor:
 
 def _by_choice(choose: Choice) -> Decoder:
     def decode(
-        net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, vocabulary: int, rng: Rng
+        net: Network, prompts: tf.Tensor, lengths: tf.Tensor, *, length: int, end: int, vocabulary: int, rng: Rng
     ) -> tf.Tensor:
         i, tokens, logits, caches = _begin(net, prompts, lengths, length, end, vocabulary)
 
@@ -150,8 +162,8 @@ def _by_choice(choose: Choice) -> Decoder:
 
 
 def _begin(
-    net: Transformer, prompts: tf.Tensor, lengths: tf.Tensor, length: int, end: int, vocabulary: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[Cache]]:
+    net: Network, prompts: tf.Tensor, lengths: tf.Tensor, length: int, end: int, vocabulary: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[Any]]:
     """Processes the first `min(lengths)` tokens of all prompts in one call of `net`.
 
     Returns the next position, the tokens [rows, length], the logits of the next token, and the caches.
@@ -162,8 +174,8 @@ def _begin(
             f"a prompt has {longest} tokens, but a text has {length}, including its prompt: give a shorter prompt, "
             "or a larger `text_length`, up to the task's `context`."
         )
-    if net.positions is not None and length > net.config.context:
-        raise ValueError(f"`length` is {length}, but the network has learnt `context={net.config.context}` positions.")
+    if net.most_positions is not None and length > net.most_positions:
+        raise ValueError(f"`length` is {length}, but the network has learnt `context={net.most_positions}` positions.")
     tf.debugging.assert_positive(lengths, "`lengths` holds zero: a prompt has one token or more")
     tf.debugging.assert_less_equal(lengths, longest, "`lengths` holds more than `prompts` has tokens")
     given = tf.range(length) < lengths[:, tf.newaxis]
@@ -173,7 +185,7 @@ def _begin(
     return first, tokens, logits, caches
 
 
-def _next(net: Transformer, tokens: tf.Tensor, caches: list[Cache], vocabulary: int) -> tuple[tf.Tensor, list[Cache]]:
+def _next(net: Network, tokens: tf.Tensor, caches: list[Any], vocabulary: int) -> tuple[tf.Tensor, list[Any]]:
     """Returns the next token's logits [rows, vocabulary] and the caches. A non-finite logit raises an error."""
     logits, caches = net.decode(tokens, caches)
     logits = tf.cast(logits[:, :vocabulary], tf.float32)
@@ -185,5 +197,6 @@ def _write(tokens: tf.Tensor, i: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.range(tokens.shape[-1]) == i, chosen[..., tf.newaxis], tokens)
 
 
-def _rows_of(caches: list[Cache], rows: tf.Tensor) -> list[Cache]:
-    return [Cache(tf.gather(c.keys, rows), tf.gather(c.values, rows), c.length) for c in caches]
+def _rows_of(caches: list[Any], rows: tf.Tensor) -> list[Any]:
+    kept: list[Any] = tf.nest.map_structure(lambda x: tf.gather(x, rows) if x.shape.rank else x, caches)
+    return kept

@@ -118,6 +118,10 @@ class Transformer(Module):
             x = run(x, document, rng and rng.fold(i))
         return self._logits(x)
 
+    @property
+    def most_positions(self) -> int | None:
+        return None if self.positions is None else self.config.context
+
     def empty_caches(self, rows: int | tf.Tensor, room: int) -> list[Cache]:
         """Returns one empty cache per block, with room for `room` positions."""
         return [block.attention.empty_cache(rows, room) for block in self.blocks]

@@ -32,6 +32,7 @@ SUBJECTS = [
     "digits_simclr",
     "digits_vae",
     "text_tiny",
+    "text_lstm",
 ]
 PLAIN = ("digits_mlp", "digits_vae")
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}

@@ -37,6 +37,7 @@ REFUSED_ON_MESHES = {
     "digits_gan_by_batch_size": "`Experiment.placements` places `sample`, `d`, `g`. On a mesh every",
     "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. On a mesh every",
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. On a mesh every",
+    "text_lstm": "`unroll` computes `LSTM` in a loop over time",
 }
 DROPOUT = 0.2
 TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}
@@ -73,6 +74,7 @@ CHANGES = {
         "Pix2Pix.discriminator_channels = [4, 8]",
         "Pix2Pix.l1_weight = 1.0",
     ),
+    "text_lstm": ("LSTMLanguageModel.size = 8", "context = 8"),
     "text_markov": NARROW_TEXT,
     "text_nano": NARROW_TEXT,
     "text_70b": (

@@ -13,6 +13,7 @@ PLACES = {  # the first prefix of a file's path counts
     "core/data/array_record": "docs/input.md#arrayrecord",
     "core/data/augment": "docs/input.md#images-in-folders",
     "core/data/bpe": "docs/input.md#tokenizers",
+    "core/data/continued": "docs/input.md#orders",
     "core/data/corpus": "docs/input.md#text",
     "core/data/csv": "docs/input.md#tables",
     "core/data/declared": "docs/input.md#declared-features",
