@@ -15,7 +15,18 @@ from models.classifiers import (
     ViT,
     ViTClassifier,
 )
-from models.ddpm import Ddpm
+from models.diffusion import (
+    Ddpm,
+    Diffusion,
+    Edm,
+    RectifiedFlow,
+    VPrediction,
+    ddim,
+    diffusion_mlp,
+    euler,
+    heun,
+    unet,
+)
 from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
 from models.language import (
     LanguageModel,
@@ -39,6 +50,8 @@ __all__ = [
     "ConvNetClassifier",
     "CycleGan",
     "Ddpm",
+    "Diffusion",
+    "Edm",
     "Gan",
     "LSTMLanguageModel",
     "LanguageModel",
@@ -46,6 +59,7 @@ __all__ = [
     "Mlp",
     "MlpClassifier",
     "Pix2Pix",
+    "RectifiedFlow",
     "ResNet",
     "ResNetClassifier",
     "SimClr",
@@ -53,12 +67,18 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "Translation",
+    "VPrediction",
     "Vae",
     "ViT",
     "ViTClassifier",
     "beam_search",
     "dcgan_networks",
+    "ddim",
+    "diffusion_mlp",
+    "euler",
     "greedy",
+    "heun",
     "mlp_networks",
     "sampled",
+    "unet",
 ]

@@ -25,6 +25,8 @@ CONFIGURATIONS = {  # how each is tested
         "digits_cyclegan",
         "digits_dcgan",
         "digits_ddpm",
+        "digits_edm",
+        "digits_flow",
         "digits_gan_by_batch_size",
         "digits_gan_generator_on_one_device",
         "digits_gan_sampling_on_every_replica",

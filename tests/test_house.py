@@ -92,7 +92,7 @@ PATH = re.compile(r"(?<![\w./{-])(?:core|models|trainers|docs|benchmarks|tools|e
 LONGEST = 400  # lines, unless the first sentence of a file gives a reason with `long`
 PACKAGES = ("core", "models", "trainers")
 # Total lines of `PACKAGES`: lower it when code goes; an increase needs its reason in the same commit.
-MOST_LINES = 63_600
+MOST_LINES = 64_400
 
 
 def sources() -> dict[str, str]:
@@ -279,11 +279,15 @@ def test_no_two_files_of_tests_have_one_name_where_no_package_tells_them_apart()
             "core.losses.margin imports core.engine.step, an arrow upwards",
         ),
         ("core.data.source", "from core import task", "core.data.source imports core.task, an arrow upwards"),
-        ("core.random", "def f():\n    from models import ddpm", "core.random imports models.ddpm, an arrow upwards"),
         (
-            "models.ddpm",
+            "core.random",
+            "def f():\n    from models import simclr",
+            "core.random imports models.simclr, an arrow upwards",
+        ),
+        (
+            "models.simclr",
             "if TYPE_CHECKING:\n    from trainers.trainer import Trainer",
-            "models.ddpm imports trainers.trainer, an arrow upwards",
+            "models.simclr imports trainers.trainer, an arrow upwards",
         ),
         (
             "core.losses.margin",
@@ -291,9 +295,9 @@ def test_no_two_files_of_tests_have_one_name_where_no_package_tells_them_apart()
             "core.losses.margin imports core.data, an arrow upwards",
         ),
         (
-            "models.ddpm",
+            "models.simclr",
             "import core.engine.step",
-            "models.ddpm imports core.engine.step, which `models.ddpm` may not know",
+            "models.simclr imports core.engine.step, which `models.simclr` may not know",
         ),
         (
             "trainers.gin_audit.parse",
@@ -321,7 +325,7 @@ def test_no_two_files_of_tests_have_one_name_where_no_package_tells_them_apart()
 )
 def test_an_arrow_upwards_is_named(module: str, text: str, says: str) -> None:
     house = dict.fromkeys(("core.engine.step", "core.data.__init__", "core.task.__init__", "core.arguments"), "")
-    house |= {"models.ddpm": "", "core.losses.margin": "import core.arguments"}
+    house |= {"models.simclr": "", "core.losses.margin": "import core.arguments"}
     house |= dict.fromkeys(
         ("trainers.trainer", "trainers.errors.pages", "trainers.process.flags", "trainers.experiment"), ""
     )

@@ -35,6 +35,7 @@ class Target(NamedTuple):
 
 
 DIGITS = {"quality/coverage": Target(operator.ge, 10), "quality/frechet_ratio": Target(operator.le, 3.0)}
+DENOISED = {**DIGITS, "quality/frechet_ratio": Target(operator.le, 1.5)}
 TRANSLATED = {"ratio_ab": Target(operator.le, 0.35), "quality/class_kept": Target(operator.ge, 0.9)}
 TARGETS: Mapping[str, Mapping[str, Target]] = {
     "digits_linear": {"accuracy": Target(operator.ge, 0.94)},  # of the 360 held-out digits
@@ -46,6 +47,8 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
     "digits_cyclegan": TRANSLATED,
     "digits_pix2pix": TRANSLATED,
     "digits_ddpm": DIGITS,
+    "digits_edm": DENOISED,
+    "digits_flow": DENOISED,
     "digits_simclr": {"probe/accuracy": Target(operator.ge, 0.95), "probe/few_gain": Target(operator.ge, 0.05)},
     # Nats an image. Independent binomial pixels reach -252, independent pixels of any distribution -108.
     "digits_vae": {"bound": Target(operator.ge, -101), "quality/coverage": Target(operator.ge, 10)},

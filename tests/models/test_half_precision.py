@@ -13,7 +13,7 @@ from core.task.loss import checked, weighted_sums
 from core.testing import on_virtual_cpus
 from core.testing.precision import check_narrow_sums
 from core.testing.traced import steps
-from models.ddpm import Ddpm
+from models.diffusion import Ddpm
 from models.translation.image_pool import ImagePool
 from tests.commands import CONFIGS
 from tests.models.test_invariance import TINY
@@ -29,6 +29,7 @@ SUBJECTS = [
     "digits_cyclegan",
     "digits_pix2pix",
     "digits_ddpm",
+    "digits_edm",
     "digits_simclr",
     "digits_vae",
     "text_tiny",

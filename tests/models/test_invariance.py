@@ -14,6 +14,7 @@ TINY = {
     "digits_convnet": ("ConvNetClassifier.channels = [4, 4]", "ConvNetClassifier.hidden = 8"),
     # A bias before a norm has a gradient of rounding size only, which a small epsilon turns into full steps.
     "digits_ddpm": ("Ddpm.channels = 8", "adam.epsilon = 1e-3"),
+    "digits_edm": ("diffusion_mlp.size = 8", "adam.epsilon = 1e-3"),
     "digits_gan": ("Gan.latent_size = 4", "mlp_networks.g_hidden = [8]", "mlp_networks.d_hidden = [8]"),
     "digits_simclr": ("SimClr.channels = [8, 8]", "SimClr.hidden = 8", "SimClr.projection = 4"),
     "digits_vae": ("Vae.hidden = [8]", "Vae.latent_size = 4"),
@@ -32,6 +33,7 @@ TASKS = one_of_each_task()
 CORNERS = {  # replicas and microbatches, if not two of each
     "CycleGan": (2, 1),
     "Ddpm": (2, 1),
+    "Diffusion": (2, 1),
     "Gan": (4, 1),
     "LinearClassifier": (4, 1),
     "Pix2Pix": (2, 1),

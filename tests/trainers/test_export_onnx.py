@@ -12,7 +12,7 @@ from jax.experimental import jax2tf
 
 from core.errors import ConfigurationError
 from tests.commands import CONFIGS
-from tests.trainers.test_export_parts import REPEATED
+from tests.trainers.test_export_parts import REPEATED, SAMPLED
 from tools.invariance.subjects import CHANGES, config_names, configured
 from trainers.export import compare, folder, onnx_files
 from trainers.export.asked import asked
@@ -81,7 +81,7 @@ def test_weights_of_other_types():
 @pytest.mark.parametrize("name", sorted({*config_names(), "text_nano"} - (REPEATED - {"text_nano"})))
 def test_configurations_compute_the_same_in_onnx_with_any_number_of_rows(name, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "BATCHES", (1, 7))
-    changes = ["Ddpm.channels = 8", "Ddpm.sample_steps = 2"] if name == "digits_ddpm" else CHANGES.get(name, ())
+    changes = SAMPLED.get(name) or CHANGES.get(name, ())
     experiment = configured(CONFIGS / f"{name}.gin", tmp_path, changes).experiment(
         tf.distribute.OneDeviceStrategy("CPU:0")
     )

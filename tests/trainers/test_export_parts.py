@@ -13,9 +13,13 @@ from trainers.export import compare
 from trainers.export.compare import Difference, check_same, differences, examples_of
 from trainers.export.program import Program, Weights, quantised
 
-# These serve what `digits_gan`, `cyclegan` or `text_tiny` serves.
+# These serve what `digits_gan`, `cyclegan`, `digits_edm` or `text_tiny` serves.
 REPEATED = {f"digits_gan_{how}" for how in ("by_batch_size", "generator_on_one_device", "sampling_on_every_replica")}
-REPEATED |= {"digits_cyclegan", "text_markov", "text_nano", "text_small"}
+REPEATED |= {"digits_cyclegan", "digits_flow", "text_markov", "text_nano", "text_small"}
+SAMPLED = {  # in few steps
+    "digits_ddpm": ("Ddpm.channels = 8", "Ddpm.sample_steps = 2"),
+    "digits_edm": ("diffusion_mlp.size = 8", "Diffusion.sample_steps = 2"),
+}
 SMALL = {"digits_linear", "digits_mlp", "digits_convnet", "digits_gan", "digits_conditional_gan", "digits_vae"}
 
 
@@ -106,7 +110,7 @@ def test_whole_numbers_are_choices():
 )
 def test_export_of_a_configuration_computes_the_same_from_its_own_weights(name, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "BATCHES", (1, 3))
-    changes = ["Ddpm.channels = 8", "Ddpm.sample_steps = 2"] if name == "digits_ddpm" else CHANGES.get(name, ())
+    changes = SAMPLED.get(name) or CHANGES.get(name, ())
     one_device = tf.distribute.OneDeviceStrategy("CPU:0")
     experiment = configured(CONFIGS / f"{name}.gin", tmp_path, changes).experiment(one_device)
     program = Program(experiment.task, experiment.train_source.spec)

@@ -10,7 +10,7 @@ from core.optimizers import adam
 from core.random import Rng
 from core.testing import assert_overfits, assert_step_function, assert_updates_only
 from models import Ddpm
-from models.ddpm import waves
+from models.diffusion.waves import waves
 
 BATCH = {"image": tf.constant(np.random.RandomState(0).rand(4, 4, 4, 1), tf.float32)}
 

@@ -3,7 +3,6 @@
 Sampling starts from noise and removes the predicted noise step by step. Unlike a GAN, the task has a single `Update`.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import gin
@@ -14,6 +13,7 @@ from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Image, Loss, Served, Task, Update
+from models.diffusion.waves import waves
 
 LEVELS = 8  # noise levels in evaluation
 
@@ -159,10 +159,3 @@ class Ddpm(Task):
         scale = 1000.0 / self.noise_steps
         beta = tf.linspace(scale * 1e-4, min(scale * 0.02, 0.999), self.noise_steps)
         return tf.cast(tf.math.cumprod(1.0 - tf.cast(beta, tf.float64)), tf.float32)
-
-
-def waves(t: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns sines and cosines of `t` [rows] with geometric wavelengths (Vaswani et al., 2017): [rows, size]."""
-    rates = tf.exp(-math.log(10_000.0) * tf.range(size // 2, dtype=tf.float32) / (size // 2))
-    angles = tf.cast(t, tf.float32)[:, tf.newaxis] * rates
-    return tf.concat([tf.sin(angles), tf.cos(angles)], -1)
