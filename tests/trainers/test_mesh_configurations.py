@@ -17,9 +17,11 @@ SMALL = {
     "digits_conditional_gan": TINY["digits_gan"],
     "digits_dcgan": ("dcgan_networks.channels = [4, 8]", "Gan.latent_size = 4"),
 }
-# `digits_conditional_gan` is a `digits_gan` with more in it, and has its layouts here. `tests/models/language/
-# test_on_meshes.py` trains both shapes of language model, and `text_tiny` by the command.
-REPEATED = {"mnist_linear", "mnist_mlp", "digits_gan", *(name for name in config_names() if name.startswith("text_"))}
+# `digits_flow` is a `digits_edm` with another formulation, `digits_conditional_gan` a `digits_gan` with more in it and
+# the same layouts. `tests/models/language/test_on_meshes.py` trains both shapes of language model, and `text_tiny` by
+# the command.
+REPEATED = {"mnist_linear", "mnist_mlp", "digits_flow", "digits_gan"}
+REPEATED |= {name for name in config_names() if name.startswith("text_")}
 
 
 @pytest.mark.long
