@@ -22,7 +22,7 @@ PEERS = {
     "jax": ["jax optax flax"],
     "torch": ["torch lightning"],
     "transformers": ["torch transformers"],
-    "torchvision": ["torchvision safetensors numpy"],
+    "vision": ["torchvision timm transformers safetensors numpy"],
     "kubernetes": ["kubeflow-training"],  # with the client of Kubernetes
 }
 

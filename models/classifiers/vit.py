@@ -20,7 +20,6 @@ from core.random import Rng
 from core.task import Image
 from models.classifiers.task import Augment, Classifier, Mix
 
-EPSILON = 1e-6
 MATRIX = initializers.truncated_normal(0.02)
 
 Pool = Literal["token", "mean"]
@@ -41,9 +40,9 @@ class FeedForward(Module):
 class Block(Module):
     """Adds `attention(norm_1(x))` to `x`, then `feed_forward(norm_2(x))`; every token sees every token."""
 
-    def __init__(self, size: int, num_heads: int, *, dropout: float, drop_path: float, rng: Rng):
+    def __init__(self, size: int, num_heads: int, *, epsilon: float, dropout: float, drop_path: float, rng: Rng):
         super().__init__()
-        self.norm_1, self.norm_2 = (layers.LayerNorm(size, epsilon=EPSILON) for _ in range(2))
+        self.norm_1, self.norm_2 = (layers.LayerNorm(size, epsilon=epsilon) for _ in range(2))
         self.attention = layers.MultiHeadAttention(
             size, num_heads, dropout_rate=dropout, w_init=MATRIX, rng=rng.fold("attention")
         )
@@ -77,11 +76,13 @@ class ViT(Module):
         num_heads: int,
         pool: Pool = "token",
         registers: int = 0,
+        epsilon: float = 1e-6,
         dropout: float = 0.0,
         drop_path: float = 0.0,
         rng: Rng,
     ):
         super().__init__()
+        self.image_shape, self.pool = tuple(image_shape), pool
         height, width, channels = image_shape
         check_size(num_classes=num_classes, patch=patch, size=size, num_layers=num_layers, num_heads=num_heads)
         check_fraction(dropout=dropout, drop_path=drop_path)
@@ -99,10 +100,17 @@ class ViT(Module):
         if registers:
             self.registers = tf.Variable(MATRIX(rng.fold("registers"), [registers, size]), name="registers")
         self.blocks = [
-            Block(size, num_heads, dropout=dropout, drop_path=drop_path * i / max(1, num_layers - 1), rng=rng.fold(i))
+            Block(
+                size,
+                num_heads,
+                epsilon=epsilon,
+                dropout=dropout,
+                drop_path=drop_path * i / max(1, num_layers - 1),
+                rng=rng.fold(i),
+            )
             for i in range(num_layers)
         ]
-        self.norm = layers.LayerNorm(size, epsilon=EPSILON)
+        self.norm = layers.LayerNorm(size, epsilon=epsilon)
         self.logits = layers.Linear(size, num_classes, rng=rng.fold("logits"), w_init=MATRIX)
         self.dropout = layers.Dropout(dropout)
 
@@ -143,6 +151,7 @@ class ViTClassifier(Classifier):
         num_heads: int = gin.REQUIRED,
         pool: Pool = "token",
         registers: int = 0,
+        epsilon: float = 1e-6,
         dropout: float = 0.0,
         drop_path: float = 0.0,
         num_classes: int = 10,
@@ -159,6 +168,7 @@ class ViTClassifier(Classifier):
             num_heads=num_heads,
             pool=pool,
             registers=registers,
+            epsilon=epsilon,
             dropout=dropout,
             drop_path=drop_path,
             rng=rng,

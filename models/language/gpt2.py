@@ -8,7 +8,8 @@ import gin
 
 from core.data.files import path_of
 from core.weights import StartFrom
-from models.language.hugging_face import Layout, Pretrained, number, read_config
+from core.weights.pretrained_folder import number, read_config
+from models.language.hugging_face import Layout, Pretrained
 
 # The settings of `config.json` that a `Transformer` implements; missing settings have GPT-2's defaults.
 COMPUTED: Mapping[str, tuple[Any, ...]] = {
@@ -57,7 +58,7 @@ def gpt2_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str
 
 
 def _opened(folder: Path) -> Pretrained:
-    config = read_config(folder, COMPUTED)
+    config = read_config(folder, COMPUTED, "LanguageModel")
     heads = number(config, folder, "n_head")
     wanted = {
         "num_heads": heads,

@@ -4,7 +4,6 @@ Each family has a table of names, read in both directions: by `Pretrained`, and 
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from core.data.files import open_file
-from core.errors import CheckpointError, DataError, shown
+from core.errors import CheckpointError
 from core.module import named_variables
-from core.weights import ArrayType, Weights, open_safetensors, open_shards
+from core.weights import ArrayType, Weights
+from core.weights.pretrained_folder import open_tensors
 from models.language.config import TransformerConfig
 from models.language.transformer import Transformer
 
-FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-MOST_BYTES = 1 << 20  # of `config.json`
-LARGEST = 1e15  # of its numbers
 TABLES = ("tokens/w", "positions/w")  # matrices that are never transposed
 Names = Mapping[str, tuple[str, ...]]  # ours by theirs; several are parts of one matrix, along its last axis
 
@@ -63,8 +59,7 @@ class Pretrained(Weights):
     """The tensors in a folder, under their names in a `LanguageModel` with the settings `wanted`."""
 
     def __init__(self, folder: Path, layout: Layout, num_layers: int, wanted: Mapping[str, Any]):
-        single = (folder / FILE).exists() or not (folder / INDEX).exists()
-        self._tensors = open_safetensors(folder / FILE) if single else open_shards(folder / INDEX)
+        self._tensors = open_tensors(folder)
         self._folder, self._wanted = folder, wanted
         self._places: dict[str, _Place] = {}
         types = {}
@@ -129,40 +124,3 @@ def arrays(net: Transformer, layout: Layout) -> dict[str, npt.NDArray[Any]]:
             found[theirs.replace("/", ".")] = np.ascontiguousarray(array.T if layout.is_turned(paths[0]) else array)
     assert not ours, f"the layout has no name for {sorted(ours)}"
     return found
-
-
-def read_config(folder: Path, computed: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Returns the contents of `config.json`.
-
-    `computed` has the values that a `LanguageModel` can compute, by name; the first of them is the default. Another
-    value raises a `CheckpointError`.
-    """
-    path = folder / "config.json"
-    advice = f"Give the folder in which `save_pretrained` has written a model: `config.json` and `{FILE}`"
-    try:
-        with open_file(path) as file:
-            config = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError, RecursionError, DataError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it isn't JSON"
-        raise CheckpointError(f"`{path}` can't be read: {reason}. {advice}.") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"`{path}` holds no settings by name. {advice}.")
-    for name, known in computed.items():
-        if config.get(name, known[0]) not in known:
-            raise CheckpointError(
-                f"`{path}` has `{name}` = {shown(config[name])}, which no `LanguageModel` computes: only "
-                f"{', '.join(map(shown, known))} {'is' if len(known) == 1 else 'are'} supported."
-            )
-    return config
-
-
-def number(config: Mapping[str, Any], folder: Path, name: str, default: Any = None) -> Any:
-    """Returns a number of `config.json`; raises a `CheckpointError` if it is missing or no number."""
-    value = config.get(name, default)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST:
-        raise CheckpointError(
-            f"`{folder / 'config.json'}` has `{name}` = {shown(value)}, where a number above 0 should be: save the "
-            "model by `save_pretrained` again."
-        )
-    return value

@@ -10,7 +10,8 @@ from core.data.files import path_of
 from core.errors import CheckpointError, shown
 from core.layers import RotaryScaling
 from core.weights import StartFrom
-from models.language.hugging_face import Layout, Pretrained, number, read_config
+from core.weights.pretrained_folder import number, read_config
+from models.language.hugging_face import Layout, Pretrained
 
 COMPUTED: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("llama", "mistral", "qwen2", "qwen3"),
@@ -54,7 +55,7 @@ def llama_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[st
 
 
 def _opened(folder: Path) -> Pretrained:
-    config = read_config(folder, COMPUTED)
+    config = read_config(folder, COMPUTED, "LanguageModel")
     kind = config.get("model_type", "llama")
 
     def size(name: str, default: int | None = None) -> int:

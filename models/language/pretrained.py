@@ -6,9 +6,10 @@ from typing import Any
 
 from core.disk import write_whole
 from core.errors import ConfigurationError
+from core.weights.pretrained_folder import FILE
 from models.language import gpt2, llama
 from models.language.config import TransformerConfig
-from models.language.hugging_face import FILE, arrays, settings
+from models.language.hugging_face import arrays, settings
 from models.language.llama import scaling_settings
 from models.language.transformer import Transformer
 

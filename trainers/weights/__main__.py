@@ -8,6 +8,7 @@ if __name__ == "__main__":
 
     begin()
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,14 @@ from trainers.process.standard_streams import native_stderr_in
 
 USAGE = """python -m trainers.weights --to=hf FOLDER [--step=400] [--folder=DIR]
 
-Writes the weights of a run for another program, into DIR (default: the run's folder with `-hf` or `-torchvision`
-added). The weights are those that evaluation reads: averages, if the run keeps any.
+Writes the weights of a run for another program, into DIR (default: the run's folder with `-hf`, `-timm` or
+`-torchvision` added). The weights are those that evaluation reads: averages, if the run keeps any.
 
-  hf           a `LanguageModel` like GPT-2, Llama, Mistral, Qwen2 or Qwen3, for `from_pretrained` of `transformers`
-  torchvision  a `ResNetClassifier`, as `model.safetensors` for `load_state_dict` of `torchvision` and `timm`"""
+  hf           a `LanguageModel` like GPT-2, Llama, Mistral, Qwen2 or Qwen3, or a `ViTClassifier`, for
+               `from_pretrained` of `transformers`
+  timm         a `ResNetClassifier`, `ViTClassifier` or `ConvNeXtClassifier`, as `model.safetensors` for
+               `load_state_dict` of `timm`
+  torchvision  the same for `torchvision`"""
 
 
 def parse(words: Sequence[str]) -> FlagValues:
@@ -76,36 +80,43 @@ def run(flags: FlagValues) -> int:
 
 
 def _write_hf(task: Any, folder: Path) -> str:
-    from models import Transformer
+    from models import Transformer, ViT
+    from models.classifiers.vit_weights import save_vit
     from models.language.pretrained import save_pretrained
 
-    return save_pretrained(_only(task, Transformer, "hf"), folder)
+    net = _only(task, (Transformer, ViT), "hf")
+    return save_vit(net, folder) if isinstance(net, ViT) else save_pretrained(net, folder)
 
 
-def _write_torchvision(task: Any, folder: Path) -> str:
+def _write_state_dict(task: Any, folder: Path, *, program: str) -> str:
     from safetensors.numpy import save
 
-    from models import ResNet
-    from models.classifiers import torchvision_arrays
+    from models import ConvNeXt, ResNet, ViT
+    from models.classifiers import timm_arrays, torchvision_arrays
 
-    net = _only(task, ResNet, "torchvision")
-    content = save(torchvision_arrays(net), metadata={"format": "pt"})
+    arrays = {"timm": timm_arrays, "torchvision": torchvision_arrays}[program]
+    content = save(arrays(_only(task, (ResNet, ViT, ConvNeXt), program)), metadata={"format": "pt"})
     folder.mkdir(parents=True)
     write_whole({folder / "model.safetensors": content}, then="repeat the command")
-    return "a state dict of `torchvision`"
+    return f"a state dict of `{program}`"
 
 
-def _only(task: Any, kind: type[Any], to: str) -> Any:
-    found = [module for module in task.submodules if isinstance(module, kind)]
+def _only(task: Any, kinds: tuple[type[Any], ...], to: str) -> Any:
+    found = [module for module in task.submodules if isinstance(module, kinds)]
     if len(found) != 1:
+        names = " or ".join(f"`{kind.__name__}`" for kind in kinds)
         raise ConfigurationError(
-            f"`--to={to}` writes a `{kind.__name__}`, but the task `{type(task).__name__}` of this run has "
+            f"`--to={to}` writes a {names}, but the task `{type(task).__name__}` of this run has "
             f"{len(found) or 'none'}: use `trainers.load` and write the variables that you need."
         )
     return found[0]
 
 
-WRITERS: Mapping[str, Callable[[Any, Path], str]] = {"hf": _write_hf, "torchvision": _write_torchvision}
+WRITERS: Mapping[str, Callable[[Any, Path], str]] = {
+    "hf": _write_hf,
+    "timm": functools.partial(_write_state_dict, program="timm"),
+    "torchvision": functools.partial(_write_state_dict, program="torchvision"),
+}
 
 main = command_of(parse, run)
 

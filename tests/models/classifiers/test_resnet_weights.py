@@ -1,6 +1,6 @@
 """ResNets under the names of torchvision: read, written, and refused.
 
-`python -m tools.resnet_peer` compares logits with those of torchvision itself.
+`python -m tools.vision_peer` compares logits with those of torchvision itself.
 """
 
 import numpy as np

@@ -79,8 +79,8 @@ def test_resnet_is_written_as_a_state_dict_that_computes_the_same(tmp_path):
     ("words", "says"),
     [
         (["--to=hf", "digits"], "but the task `LinearClassifier` of this run has none"),
-        (["--to=torchvision", "text"], "writes a `ResNet`, but the task `LanguageModel`"),
-        (["--to=hg", "text"], "`--to` is 'hg'; give one of `hf`, `torchvision`."),
+        (["--to=torchvision", "text"], "writes a `ResNet` or `ViT` or `ConvNeXt`, but the task `LanguageModel`"),
+        (["--to=hg", "text"], "`--to` is 'hg'; give one of `hf`, `timm`, `torchvision`."),
         (["text"], "`--to` is None"),
         (["--to=hf", "text", "digits"], "give one run's folder"),
         (["--to=hf", "text", "--folder=digits"], "`digits` exists"),

@@ -1,1 +1,0 @@
-"""Compares ResNets of `torchvision` with Tapeloop's, which read and write their weights."""
