@@ -37,6 +37,7 @@ from models.language import (
     greedy,
     sampled,
 )
+from models.quantizers import Quantized, VectorQuantizer, finite_scalars
 from models.simclr import SimClr
 from models.translation import CycleGan, Pix2Pix, Translation
 from models.vae import Vae
@@ -59,6 +60,7 @@ __all__ = [
     "Mlp",
     "MlpClassifier",
     "Pix2Pix",
+    "Quantized",
     "RectifiedFlow",
     "ResNet",
     "ResNetClassifier",
@@ -69,6 +71,7 @@ __all__ = [
     "Translation",
     "VPrediction",
     "Vae",
+    "VectorQuantizer",
     "ViT",
     "ViTClassifier",
     "beam_search",
@@ -76,6 +79,7 @@ __all__ = [
     "ddim",
     "diffusion_mlp",
     "euler",
+    "finite_scalars",
     "greedy",
     "heun",
     "mlp_networks",

@@ -21,7 +21,7 @@ with a method `result() -> scalar | {suffix: scalar}`.
 
 from core.metrics.classification import Confusion, IoU, PrecisionRecall, accuracy, predicted, top_k_accuracy
 from core.metrics.frechet import Frechet
-from core.metrics.generation import ClassCoverage, in_manifold
+from core.metrics.generation import ClassCoverage, CodeUsage, in_manifold
 from core.metrics.images import psnr, ssim
 from core.metrics.ranking import AUC
 from core.metrics.regression import MAE, R2, RMSE
@@ -34,6 +34,7 @@ __all__ = [
     "RMSE",
     "BitsPerByte",
     "ClassCoverage",
+    "CodeUsage",
     "Confusion",
     "Figures",
     "Frechet",

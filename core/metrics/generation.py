@@ -1,4 +1,4 @@
-"""Fidelity and diversity of generated samples, measured separately: precision and recall of manifolds, and classes."""
+"""Fidelity and diversity of generated samples, measured separately: manifolds, classes, and codes of a quantiser."""
 
 from typing import Any, NamedTuple
 
@@ -58,15 +58,41 @@ class ClassCoverage(NamedTuple):
     @classmethod
     def of(cls, predictions: Any, num_classes: int, weight: Any = None) -> "ClassCoverage":
         """Counts class indices of any shape, such as `predicted(logits)`. An index out of range gives `nan`."""
-        if num_classes < 1:
-            raise ValueError(f"`num_classes` is {num_classes}; it is at least 1.")
-        predictions = arguments.integers("predictions", predictions)
-        weights = weights_of(predictions, "predictions", weight)
-        valid = (predictions >= 0) & (predictions < num_classes)
-        counts = tf.math.unsorted_segment_sum(weights, zero_where(~valid, predictions), num_classes)
-        return cls(poisoned(counts, valid | tf.equal(weights, 0.0)))
+        return cls(_counts("predictions", predictions, "num_classes", num_classes, weight))
 
     def result(self) -> tf.Tensor:
         """Returns the number of classes that appear."""
         appear = tf.reduce_sum(tf.cast(self.counts > 0.0, tf.float32))
         return tf.where(tf.reduce_sum(self.counts) > 0.0, appear, nan(tf.float32))
+
+
+class CodeUsage(NamedTuple):
+    """How many codes of a quantiser are in use: exp of the entropy of their shares, the perplexity of the code.
+
+    It is the number of codes if all are equally frequent, and 1 if one is used alone.
+    """
+
+    counts: tf.Tensor  # [codes]
+
+    @classmethod
+    def of(cls, codes: Any, num_codes: int, weight: Any = None) -> "CodeUsage":
+        """Counts integer codes of any shape. A code out of range gives `nan`."""
+        return cls(_counts("codes", codes, "num_codes", num_codes, weight))
+
+    def result(self) -> tf.Tensor:
+        """Returns exp(−Σ p log p) for the shares p of the codes."""
+        shares = tf.math.divide_no_nan(self.counts, tf.reduce_sum(self.counts))
+        # `xlogy` is 0 for a code that isn't in use.
+        used = tf.exp(-tf.reduce_sum(tf.math.xlogy(shares, shares)))
+        return tf.where(tf.reduce_sum(self.counts) > 0.0, used, nan(used.dtype))
+
+
+def _counts(name: str, indices: Any, limit: str, count: int, weight: Any) -> tf.Tensor:
+    """Returns the sum of weights of each index below `count`; all are `nan` if an index that counts is out of range."""
+    if count < 1:
+        raise ValueError(f"`{limit}` is {count}; it is at least 1.")
+    indices = arguments.integers(name, indices)
+    weights = weights_of(indices, name, weight)
+    valid = (indices >= 0) & (indices < count)
+    counts = tf.math.unsorted_segment_sum(weights, zero_where(~valid, indices), count)
+    return poisoned(counts, valid | tf.equal(weights, 0.0))

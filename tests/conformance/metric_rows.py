@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from scipy import stats
 
 from core import metrics
 
@@ -92,6 +93,10 @@ def in_balls(features: np.ndarray) -> np.ndarray:
         others = np.linalg.norm(np.delete(PLANE, i, axis=0) - centre, axis=1)
         inside[np.linalg.norm(features - centre, axis=1) <= np.sort(others)[2]] = 1
     return inside
+
+
+def perplexity(codes: np.ndarray, _: np.ndarray, w: np.ndarray) -> float:
+    return float(np.exp(stats.entropy([w[codes == code].sum() for code in range(5)])))
 
 
 def pairwise_auc(scores: np.ndarray, labels: np.ndarray, w: np.ndarray) -> float:
@@ -204,6 +209,8 @@ TABLE: list[tuple[str, Callable[..., Any], Callable[[Generator, int], Arrays], C
     ),
     ("ClassCoverage", lambda y, _, w: metrics.ClassCoverage.of(y, 5, w), classes,
         lambda y, _, w: len(np.unique(y[w > 0])), "numpy.unique", "", (99, -1)),
+    ("CodeUsage", lambda y, _, w: metrics.CodeUsage.of(y, 5, w), classes, perplexity, "scipy.stats.entropy",
+        "van den Oord et al., 2017", (99, -1)),
     ("in_manifold", lambda x: metrics.in_manifold(x, PLANE), plane, in_balls, "NumPy, ball by ball",
         "Kynkäänniemi et al., 2019", None),
 ]  # fmt: skip

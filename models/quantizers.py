@@ -1,0 +1,82 @@
+"""Quantisers for autoencoders with discrete latents: vectors become entries of a finite code.
+
+Rounding has no gradient, so the gradient of the result passes to the input unchanged (straight-through: Bengio et al.,
+2013). `metrics.CodeUsage` measures how many codes are in use.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from core import initializers
+from core.arguments import check_size
+from core.layers.shapes import check_last
+from core.module import Module
+from core.random import Rng
+
+
+class Quantized(NamedTuple):
+    """The entries of the code for vectors [..., size]."""
+
+    vectors: tf.Tensor  # [..., size]
+    codes: tf.Tensor  # int32 [...]: the index of each entry
+
+
+class VectorQuantizer(Module):
+    """Replaces each vector by the nearest of `num_codes` trained ones (VQ-VAE: van den Oord et al., 2017)."""
+
+    def __init__(self, num_codes: int, size: int, *, rng: Rng):
+        super().__init__()
+        check_size(num_codes=num_codes, size=size)
+        self.num_codes, self.size = num_codes, size
+        init = initializers.uniform(-1.0 / num_codes, 1.0 / num_codes)
+        self.w = tf.Variable(init(rng.fold("w"), [num_codes, size]), name="w")
+
+    def __call__(self, x: tf.Tensor) -> Quantized:
+        check_last(self, x, self.size, "size")
+        codes = self.nearest(x)
+        return Quantized(straight_through(x, tf.cast(tf.gather(self.w, codes), x.dtype)), codes)
+
+    def nearest(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the code of the nearest vector for `x` [..., size]: [...]."""
+        wide = tf.cast(x, tf.float32)
+        # |x - w|² without |x|², which is the same for all codes.
+        scores = tf.reduce_sum(tf.square(self.w), 1) - 2.0 * tf.tensordot(wide, self.w, [[-1], [1]])
+        return tf.argmin(scores, -1, tf.int32)
+
+    def loss(self, x: tf.Tensor, *, commitment: float = 0.25) -> tf.Tensor:
+        """Returns |sg(x) − e|² + `commitment` |x − sg(e)|² of the nearest vector e: the paper's equation 3, per vector.
+
+        The first term moves vectors of the code to inputs, the second inputs to the code: float32 [...].
+        """
+        wide, entry = tf.cast(x, tf.float32), tf.gather(self.w, self.nearest(x))
+        to_input = tf.reduce_sum(tf.square(tf.stop_gradient(wide) - entry), -1)
+        return to_input + commitment * tf.reduce_sum(tf.square(wide - tf.stop_gradient(entry)), -1)
+
+
+def finite_scalars(x: tf.Tensor, levels: Sequence[int]) -> Quantized:
+    """Rounds each of the few values of a vector to one of its number of `levels` (FSQ: Mentzer et al., 2024).
+
+    `x` is [..., size], with `size` numbers in `levels`. Value i becomes one of `levels[i]` evenly spaced values in [-1,
+    1], the code a number below the product of `levels`. There are no parameters and no loss.
+    """
+    if min(levels, default=0) < 2:
+        raise ValueError(f"`levels` is {list(levels)}; give at least 2 for each value, such as [8, 5, 5, 5].")
+    if x.shape[-1] != len(levels):
+        raise ValueError(f"`x` has shape {x.shape}, and `levels` {len(levels)} numbers; give one for each value.")
+    counts = tf.constant(levels, tf.float32)
+    # An even number of levels lies half a step below the odd ones; zero stays zero.
+    half, offset = 0.5 * (counts - 1.0) * (1.0 + 1e-3), tf.constant([0.5 * (n % 2 == 0) for n in levels])
+    bounded = tf.tanh(tf.cast(x, tf.float32) + tf.atanh(offset / half)) * half - offset
+    steps = tf.round(bounded)
+    width = tf.constant([n // 2 for n in levels], tf.float32)
+    places = tf.constant([math.prod(levels[:i]) for i in range(len(levels))])
+    codes = tf.reduce_sum(tf.cast(steps + width, tf.int32) * places, -1)
+    return Quantized(tf.cast(straight_through(bounded, steps) / width, x.dtype), codes)
+
+
+def straight_through(x: tf.Tensor, rounded: tf.Tensor) -> tf.Tensor:
+    """Returns `rounded`, with the gradient of `x`."""
+    return x + tf.stop_gradient(rounded - x)
