@@ -1,6 +1,7 @@
 """The configuration of a transformer."""
 
 import dataclasses
+from typing import Any
 
 from core.arguments import check_choice, check_positive, check_size
 from core.layers import RotaryScaling
@@ -17,6 +18,9 @@ class TransformerConfig:
     Unless `tied`, the output layer has a matrix of its own. With `logit_cap` c, logits are c·tanh(logits / c). With
     a `window`, each block attends to the last `window` tokens. With `recompute`, only each block's input is stored
     for the gradient (Chen et al., 2016).
+
+    With `experts`, each block has that many feed-forward networks of width `hidden`, of which each token uses
+    `experts_per_token` (see `Experts`). `balance_rate` is the speed at which their loads become equal.
 
     With `base_width`, the network follows muP (see `core.optimizers.mup`): matrices of blocks are divided by
     √(size / base_width) at the start, and the output layer's inputs are multiplied by base_width / size.
@@ -38,6 +42,9 @@ class TransformerConfig:
     epsilon: float = 1e-5
     qk_norm: bool = False
     feed_forward: str = "gelu"
+    experts: int | None = None
+    experts_per_token: int = 2
+    balance_rate: float = 1e-3
     bias: bool = True
     qkv_bias: bool | None = None
     tied: bool = True
@@ -61,8 +68,23 @@ class TransformerConfig:
         check_positive(rotary_base=self.rotary_base, epsilon=self.epsilon)
         if self.base_width is not None:
             check_size(base_width=self.base_width)
+        if self.experts is not None:
+            self._check_experts(self.experts)
         if self.logit_cap is not None:
             check_positive(logit_cap=self.logit_cap)
+
+    def _check_experts(self, experts: int) -> None:
+        check_size(experts=experts, experts_per_token=self.experts_per_token)
+        check_positive(balance_rate=self.balance_rate)
+        if self.experts_per_token > experts:
+            raise ValueError(
+                f"`experts_per_token` is {self.experts_per_token}, but `experts` is {experts}: give at most that."
+            )
+        if self.base_width is not None:
+            raise ValueError(
+                f"`experts` is {experts} and `base_width` {self.base_width}, but muP has no rule for a router: leave "
+                "one out."
+            )
 
     @property
     def hidden_size(self) -> int:
@@ -70,6 +92,16 @@ class TransformerConfig:
         if self.hidden is not None:
             return self.hidden
         return 4 * self.size if self.feed_forward == "gelu" else 8 * self.size // 3
+
+    def settings(self) -> dict[str, Any]:
+        """Returns all settings by name, with the values that defaults stand for."""
+        return {
+            **vars(self),
+            "num_kv_heads": self.num_kv_heads or self.num_heads,
+            "head_size": self.head_size or self.size // self.num_heads,
+            "hidden": self.hidden_size,
+            "qkv_bias": self.bias if self.qkv_bias is None else self.qkv_bias,
+        }
 
     @property
     def width_scale(self) -> float:

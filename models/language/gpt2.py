@@ -69,6 +69,7 @@ def _opened(folder: Path) -> Pretrained:
         "epsilon": number(config, folder, "layer_norm_epsilon", 1e-5),
         "qk_norm": False,
         "feed_forward": "gelu",
+        "experts": None,
         "bias": True,
         "qkv_bias": True,
         "tied": True,

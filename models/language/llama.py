@@ -76,6 +76,7 @@ def _opened(folder: Path) -> Pretrained:
         "epsilon": number(config, folder, "rms_norm_eps", 1e-6),
         "qk_norm": kind == "qwen3",
         "feed_forward": "swiglu",
+        "experts": None,
         "bias": False,
         "qkv_bias": kind == "qwen2",
         "tied": bool(config.get("tie_word_embeddings", False)),

@@ -1,15 +1,12 @@
 """Writes a transformer as a folder that `from_pretrained` of Hugging Face's `transformers` reads."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from core.disk import write_whole
 from core.errors import ConfigurationError
-from core.weights.pretrained_folder import FILE
 from models.language import gpt2, llama
 from models.language.config import TransformerConfig
-from models.language.hugging_face import arrays, settings
+from models.language.hugging_face import write_folder
 from models.language.llama import scaling_settings
 from models.language.transformer import Transformer
 
@@ -22,9 +19,9 @@ _GPT2: dict[str, Any] = {
     "bias": True,
     "tied": True,
 }
-_GPT2 |= {"window": None, "qk_norm": False, "qkv_bias": True, "logit_cap": None, "base_width": None}
+_GPT2 |= {"experts": None, "window": None, "qk_norm": False, "qkv_bias": True, "logit_cap": None, "base_width": None}
 _LLAMA: dict[str, Any] = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "tied": ...}
-_LLAMA |= {"window": None, "qk_norm": False, "qkv_bias": False, "logit_cap": None, "base_width": None}
+_LLAMA |= {"experts": None, "window": None, "qk_norm": False, "qkv_bias": False, "logit_cap": None, "base_width": None}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
     "llama": _LLAMA,
@@ -43,20 +40,15 @@ CLASSES = {
 
 def save_pretrained(net: Transformer, folder: Path) -> str:
     """Writes `config.json` and `model.safetensors` into `folder`. Returns the family, such as "llama"."""
-    from safetensors.numpy import save
-
     family = family_of(net.config)
     layout = gpt2.LAYOUT if family == "gpt2" else llama.LAYOUT
-    tensors = save(arrays(net, layout), metadata={"format": "pt"})
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_described(net.config, family), indent=2)
-    write_whole({folder / FILE: tensors, folder / "config.json": text.encode()}, then="repeat the command")
+    write_folder(net, layout, _described(net.config, family), folder)
     return family
 
 
 def family_of(config: TransformerConfig) -> str:
     """Returns the first family of `transformers` that computes this network. Raises a `ConfigurationError` if none."""
-    found = settings(config)
+    found = config.settings()
     wrong = {
         family: [name for name, value in wanted.items() if value is not ... and value != found[name]]
         for family, wanted in FAMILIES.items()
@@ -78,7 +70,7 @@ def family_of(config: TransformerConfig) -> str:
 
 def _described(config: TransformerConfig, family: str) -> dict[str, Any]:
     """Returns the contents of `config.json`."""
-    found = settings(config)
+    found = config.settings()
     common = {
         "model_type": family,
         "architectures": [CLASSES[family]],

@@ -1,6 +1,7 @@
 """The task of a transformer that predicts the next token."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -9,9 +10,10 @@ from core.layers import RotaryScaling
 from core.layers.attention import Cache
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Batch
+from core.task import Batch, Statistics
 from core.weights import Lora
 from models.language.config import TransformerConfig
+from models.language.experts import ExpertLoad
 from models.language.next_token import NextToken
 from models.language.sampling import Decoder
 from models.language.transformer import Transformer
@@ -23,6 +25,7 @@ class LanguageModel(NextToken):
 
     By default, the network is like GPT-2. Alternatives are `positions="rotary"` or `"alibi"`, `norm="rms"`,
     `feed_forward="swiglu"`, fewer `num_kv_heads` than `num_heads`, and attention to the last `window` tokens only.
+    With `experts`, feed-forward layers are mixtures of experts, and training reports their `load`.
     `TransformerConfig` describes all of them. With `base_width`, the network follows muP. `optimizer` is then a `mup`.
     `decoder` generates texts of `text_length` tokens (by default `context`), including the prompt.
     With `lora=Lora`, only low-rank changes of the network's matrices are trained.
@@ -49,6 +52,9 @@ class LanguageModel(NextToken):
         epsilon: float = 1e-5,
         qk_norm: bool = False,
         feed_forward: str = "gelu",
+        experts: int | None = None,
+        experts_per_token: int = 2,
+        balance_rate: float = 1e-3,
         bias: bool = True,
         qkv_bias: bool | None = None,
         tied: bool = True,
@@ -80,6 +86,9 @@ class LanguageModel(NextToken):
             epsilon=epsilon,
             qk_norm=qk_norm,
             feed_forward=feed_forward,
+            experts=experts,
+            experts_per_token=experts_per_token,
+            balance_rate=balance_rate,
             bias=bias,
             qkv_bias=qkv_bias,
             tied=tied,
@@ -98,6 +107,13 @@ class LanguageModel(NextToken):
     def network(self) -> Transformer:
         """Returns the network to compute with: `net`, or a copy that the low-rank changes have changed."""
         return self.lora(self.net) if self.lora else self.net
+
+    def compute(self, inputs: Batch, rng: Rng | None) -> tuple[tf.Tensor, Mapping[str, Any]]:
+        if self.net.config.experts is None or rng is None:
+            return super().compute(inputs, rng)
+        statistics = Statistics()
+        logits = self.network()(inputs["tokens"], inputs["document"], rng, statistics=statistics)
+        return logits, {"statistics": statistics, "metrics": {"load": ExpertLoad.of(statistics)}}
 
     def kept(self) -> Mapping[str, tf.TensorSpec]:
         """Returns specs of the cache: `keys`, `values` and `position`."""

@@ -12,8 +12,10 @@ from core.layers.attend import LONG
 from core.layers.attention import Cache
 from core.module import Module
 from core.random import Rng
+from core.task.statistics import Statistics
 from core.tracing import computes_by_parts
 from models.language.config import TransformerConfig
+from models.language.experts import Experts
 
 STDDEV = 0.02  # of all matrices and tables, as in GPT-2
 
@@ -62,13 +64,29 @@ class Block(Module):
             w_init=w_init,
             out_init=out_init,
         )
-        self.feed_forward = FeedForward(config, rng=rng.fold("feed_forward"))
+        self.feed_forward: FeedForward | Experts
+        if config.experts is None:
+            self.feed_forward = FeedForward(config, rng=rng.fold("feed_forward"))
+        else:
+            self.feed_forward = Experts(config, rng=rng.fold("feed_forward"), w_init=w_init, out_init=out_init)
         self.dropout = Dropout(config.dropout)
 
-    def __call__(self, x: tf.Tensor, documents: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
+    def __call__(
+        self,
+        x: tf.Tensor,
+        documents: tf.Tensor | None = None,
+        rng: Rng | None = None,
+        *,
+        statistics: Statistics | None = None,
+    ) -> tf.Tensor:
         y = self.attention(self.norm_1(x), rng and rng.fold("weights"), documents=documents)
         x += self.dropout(y, rng and rng.fold("attention"))
-        return x + self.dropout(self.feed_forward(self.norm_2(x)), rng and rng.fold("feed_forward"))
+        y = self.norm_2(x)
+        if isinstance(self.feed_forward, Experts):
+            y = self.feed_forward(y, None if documents is None else documents >= 0, statistics)
+        else:
+            y = self.feed_forward(y)
+        return x + self.dropout(y, rng and rng.fold("feed_forward"))
 
     def decode(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, Cache]:
         """Returns the outputs for `x`, which continues the sequence in `cache`, and the cache extended with `x`."""
@@ -99,10 +117,18 @@ class Transformer(Module):
             self.logits = Linear(config.size, config.vocabulary, rng=rng.fold("logits"), bias=False, w_init=w_init)
         self.dropout = Dropout(config.dropout)
 
-    def __call__(self, tokens: tf.Tensor, document: tf.Tensor | None = None, rng: Rng | None = None) -> tf.Tensor:
+    def __call__(
+        self,
+        tokens: tf.Tensor,
+        document: tf.Tensor | None = None,
+        rng: Rng | None = None,
+        *,
+        statistics: Statistics | None = None,
+    ) -> tf.Tensor:
         """Returns logits; a token sees all earlier tokens, or only those with the same `document` id [rows, time].
 
         Positions count from the first token of each document, so logits don't depend on the document's place in a row.
+        `statistics` get the load of each block's `Experts`.
         """
         context = self.config.context
         if tokens.shape.rank != 2 or (tokens.shape[1] or 0) > context:
@@ -115,7 +141,7 @@ class Transformer(Module):
         x = self.dropout(self._embed(tokens, position), rng and rng.fold("tokens"))
         for i, block in enumerate(self.blocks):
             run = recompute(block) if self.config.recompute else block
-            x = run(x, document, rng and rng.fold(i))
+            x = run(x, document, rng and rng.fold(i), statistics=statistics)
         return self._logits(x)
 
     @property

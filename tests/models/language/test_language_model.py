@@ -23,6 +23,7 @@ SHAPES = {
         "bias": False,
     },
     "ALiBi, a window": {"positions": "alibi", "window": 3},
+    "experts": {"experts": 3},
 }  # fmt: skip
 
 
