@@ -31,6 +31,7 @@ from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
 from models.language import (
     LanguageModel,
     LSTMLanguageModel,
+    MaskedLanguageModel,
     Transformer,
     TransformerConfig,
     beam_search,
@@ -57,6 +58,7 @@ __all__ = [
     "LSTMLanguageModel",
     "LanguageModel",
     "LinearClassifier",
+    "MaskedLanguageModel",
     "Mlp",
     "MlpClassifier",
     "Pix2Pix",

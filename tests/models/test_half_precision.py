@@ -34,6 +34,7 @@ SUBJECTS = [
     "digits_vae",
     "text_tiny",
     "text_lstm",
+    "text_bert",
 ]
 PLAIN = ("digits_mlp", "digits_vae")
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}

@@ -74,6 +74,12 @@ CHANGES = {
         "Pix2Pix.discriminator_channels = [4, 8]",
         "Pix2Pix.l1_weight = 1.0",
     ),
+    "text_bert": (
+        "MaskedLanguageModel.num_layers = 1",
+        "MaskedLanguageModel.size = 8",
+        "MaskedLanguageModel.num_heads = 2",
+        "context = 8",
+    ),
     "text_lstm": ("LSTMLanguageModel.size = 8", "context = 8"),
     "text_markov": NARROW_TEXT,
     "text_nano": NARROW_TEXT,

@@ -2,7 +2,8 @@
 
 PyTorch makes and saves models with random weights in a separate environment (some three gigabytes to download, mostly
 CUDA) unless `--environment` names one that has `torch` and `transformers`. Tapeloop's models load them with
-`@gpt2_weights` or `@llama_weights`, and compute the same logits; `transformers` loads what they write, bit for bit.
+`@gpt2_weights`, `@llama_weights` or `@bert_weights`, and compute the same logits; `transformers` loads what they write,
+bit for bit.
 """
 
 import argparse
@@ -25,15 +26,16 @@ from core.layers import RotaryScaling
 from core.optimizers import sgd
 from core.random import Rng
 from core.weights import begin_with
-from models import LanguageModel
-from models.language import gpt2_weights, llama_weights
+from models import LanguageModel, MaskedLanguageModel
+from models.language import bert_weights, gpt2_weights, llama_weights
+from models.language.bert_weights import save_bert
 from models.language.pretrained import save_pretrained
 
 NEAR = 1e-4  # of the largest logit
 
 
 class Model(NamedTuple):
-    """A model of `transformers`: its type and settings there, and the settings of the `LanguageModel`."""
+    """A model of `transformers`: its type and settings there, and the settings of Tapeloop's task."""
 
     kind: str
     theirs: Mapping[str, Any]
@@ -47,6 +49,16 @@ _SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_emb
 _LLAMA: dict[str, Any] = {"vocabulary": 500, "context": 64, "num_layers": 2, "size": 48, "hidden": 100, "num_heads": 4}
 _LLAMA |= {"num_kv_heads": 2, "positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False}
 _LLAMA |= {"tied": False}
+_BERT: dict[str, Any] = {"vocab_size": 500, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 100}
+_BERT |= {"num_attention_heads": 4, "max_position_embeddings": 64}
+_ENCODER: dict[str, Any] = {
+    "vocabulary": 500,
+    "context": 64,
+    "num_layers": 2,
+    "size": 48,
+    "hidden": 100,
+    "num_heads": 4,
+}
 _SCALES: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 # Llama 3.2, 1 B, with two of its layers.
 _LARGE: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 2, "intermediate_size": 8192}
@@ -62,6 +74,17 @@ MODELS = {
         "gpt2",
         {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
         {"vocabulary": 50257, "context": 1024, "num_layers": 12, "size": 768, "num_heads": 12},
+        shard="200MB",
+    ),
+    "BERT, two layers": Model(
+        "bert",
+        {**_BERT, "type_vocab_size": 3, "layer_norm_eps": 1e-6},
+        {**_ENCODER, "types": 3, "epsilon": 1e-6, "mask_token": 0},
+    ),
+    "BERT, 110 M": Model(
+        "bert",
+        {},
+        {"vocabulary": 30522, "context": 512, "num_layers": 12, "size": 768, "num_heads": 12, "mask_token": 103},
         shard="200MB",
     ),
     "Llama": Model("llama", _SMALL, _LLAMA),
@@ -128,13 +151,21 @@ def in_transformers(python: Path, *words: str) -> str:
 
 def compared(folder: Path, back: Path, model: Model) -> tuple[float, float]:
     """Returns the largest difference from the logits in `folder`, and their largest magnitude; writes `back`."""
-    task = LanguageModel(**model.ours, optimizer=sgd(0.1), rng=Rng.from_seed(0))
-    weights = gpt2_weights if model.kind == "gpt2" else llama_weights
+    kind = MaskedLanguageModel if model.kind == "bert" else LanguageModel
+    task = kind(**model.ours, optimizer=sgd(0.1), rng=Rng.from_seed(0))
+    weights = {"bert": bert_weights, "gpt2": gpt2_weights}.get(model.kind, llama_weights)
     begin_with(weights(str(folder)), task)
-    assert save_pretrained(task.net, back) == model.kind
+    assert (save_bert if model.kind == "bert" else save_pretrained)(task.net, back) == model.kind
     with np.load(folder / "computed.npz") as computed:
-        ours = task.net(tf.constant(computed["tokens"], tf.int32)).numpy()
-        return float(abs(ours - computed["logits"]).max()), float(abs(computed["logits"]).max())
+        given = {name: tf.constant(x, tf.int32) for name, x in computed.items() if name != "logits"}
+        tokens, theirs = given["input_ids"], computed["logits"]
+    seen = np.ones(tokens.shape, bool)
+    if model.kind == "bert":
+        seen = given["attention_mask"].numpy() > 0
+        ours = task.net(tokens, tf.where(seen, 0, -1), types=given["token_type_ids"]).numpy()
+    else:
+        ours = task.net(tokens).numpy()
+    return float(abs(ours - theirs)[seen].max()), float(abs(theirs[seen]).max())
 
 
 if __name__ == "__main__":

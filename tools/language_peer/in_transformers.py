@@ -16,28 +16,42 @@ import transformers
 def make(folder: Path, kind: str, settings: dict[str, int], *, shard: str, dtype: str) -> None:
     """Writes a model with random weights into `folder`, with tokens and their logits."""
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **settings)).eval()
+    model = class_of(kind).from_config(transformers.AutoConfig.for_model(kind, **settings)).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # initially biases are zero and scales one
             parameter += torch.randn_like(parameter) * 0.02
         model = model.to(getattr(torch, dtype)).float()  # rounded, if the file is narrow
         tokens = torch.randint(model.config.vocab_size, [2, min(model.config.max_position_embeddings, 128)])
-        logits = model(tokens).logits
+        inputs = {"input_ids": tokens, **(masks(tokens) if kind == "bert" else {})}
+        logits = model(**inputs).logits
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
-    np.savez(folder / "computed.npz", tokens=tokens.numpy(), logits=logits.numpy())
+    (folder / "kind").write_text(kind)
+    np.savez(folder / "computed.npz", logits=logits.numpy(), **{name: x.numpy() for name, x in inputs.items()})
     print(f"PyTorch {torch.__version__}, transformers {transformers.__version__}", flush=True)
+
+
+def class_of(kind: str) -> type:
+    return transformers.AutoModelForMaskedLM if kind == "bert" else transformers.AutoModelForCausalLM
+
+
+def masks(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns padding after a third of the second row, and the first row's second segment."""
+    seen, types = torch.ones_like(tokens), torch.zeros_like(tokens)
+    seen[1, tokens.shape[1] // 3 :], types[0, tokens.shape[1] // 2 :] = 0, 1
+    return {"attention_mask": seen, "token_type_ids": types}
 
 
 def load(folder: Path, back: Path) -> None:
     """Compares the model in `back` with that in `folder`, tensor by tensor, and their logits."""
-    one, other = (transformers.AutoModelForCausalLM.from_pretrained(x, dtype=torch.float32) for x in (folder, back))
+    model = class_of((folder / "kind").read_text())
+    one, other = (model.from_pretrained(x, dtype=torch.float32) for x in (folder, back))
     expected, found = one.state_dict(), other.state_dict()
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), f"{name} came back with other values"
     with np.load(folder / "computed.npz") as computed, torch.no_grad():
-        tokens = torch.from_numpy(computed["tokens"])
-        assert torch.equal(one(tokens).logits, other(tokens).logits), "the settings came back with other values"
+        inputs = {name: torch.from_numpy(x) for name, x in computed.items() if name != "logits"}
+        assert torch.equal(one(**inputs).logits, other(**inputs).logits), "the settings came back with other values"
 
 
 if __name__ == "__main__":

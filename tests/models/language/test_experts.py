@@ -134,7 +134,7 @@ def test_balance_follows_the_load_of_the_global_batch(replicas, microbatches, re
 def test_balance_evens_a_load_out():
     layer, tokens = layer_of(**KINDS[1]), RNG.normal([256, 6])
     layer.rate = 0.01
-    layer.router.w.assign(layer.router.w + [0.0, 0.0, 0.0, 1.0])
+    layer.router.w.assign(layer.router.w + tf.constant([0.0, 0.0, 0.0, 1.0]))
     loads = []
     for _ in range(80):
         statistics = Statistics()
