@@ -17,9 +17,9 @@ from models.language.bert import Bert, BertConfig
 class MaskedLanguageModel(Task):
     """Restores hidden tokens of a text from those on both sides, in windows of `context` tokens.
 
-    A share `rate` of the tokens is chosen. Of these, 80 % become `mask_token`, 10 % become a random token, and 10 %
-    stay. Tokens in `never_chosen`, such as separators, aren't chosen. An evaluation chooses the same places in each
-    window.
+    A share `rate` of the tokens is chosen. A chosen token becomes `mask_token` with 80 % probability, a random token
+    with 10 %, and else stays. Tokens in `never_chosen`, such as separators, aren't chosen. An evaluation chooses the
+    same places in each window.
     """
 
     def __init__(
