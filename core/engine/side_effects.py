@@ -77,13 +77,12 @@ def writes(operations: Iterable[Any], who: str, held: Mapping[int, str] = {}, *,
 
 
 def python_calls(operations: Iterable[Any], who: str) -> Iterator[str]:
-    """Yields a warning for each operation that calls a Python function."""
-    for op in everything(operations):
-        if op.type in _PYTHON:
-            yield (
-                f"{who} calls Python {line(op)}: no checkpoint keeps what that remembers, and a resumed run may see "
-                "other values"
-            )
+    """Yields a warning for each line of code that calls a Python function."""
+    for place in dict.fromkeys(line(op) for op in everything(operations) if op.type in _PYTHON):
+        yield (
+            f"{who} calls Python {place}: no checkpoint keeps what that remembers, and a resumed run may see other "
+            "values"
+        )
 
 
 def foreign_variables(graph: Any, held: Mapping[int, str], who: str) -> Iterator[str]:
