@@ -16,6 +16,7 @@ TINY = {
     "digits_ddpm": ("Ddpm.channels = 8", "adam.epsilon = 1e-3"),
     "digits_edm": ("diffusion_mlp.size = 8", "adam.epsilon = 1e-3"),
     "digits_gan": ("Gan.latent_size = 4", "mlp_networks.g_hidden = [8]", "mlp_networks.d_hidden = [8]"),
+    "digits_resnet": ("ResNetClassifier.width = 4",),
     "digits_simclr": ("SimClr.channels = [8, 8]", "SimClr.hidden = 8", "SimClr.projection = 4"),
     "digits_vae": ("Vae.hidden = [8]", "Vae.latent_size = 4"),
     "digits_mlp": ("MlpClassifier.sizes = [64, 8, 10]",),
