@@ -54,6 +54,7 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
     # Nats an image. Independent binomial pixels reach -252, independent pixels of any distribution -108.
     "digits_vae": {"bound": Target(operator.ge, -101), "quality/coverage": Target(operator.ge, 10)},
     "text_nano": {"loss": Target(operator.le, 1.45)},  # nats a byte of unseen documentation
+    "text_lstm": {"loss": Target(operator.le, 1.45)},  # the bound of `text_nano`; one seed reached 1.381
     "text_markov": {"loss": Target(operator.le, 1.02 * 1.491)},  # of which 1.491 nats are the chain's own entropy
 }
 
