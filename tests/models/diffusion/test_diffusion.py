@@ -45,7 +45,7 @@ def small_mlp(**given):
 
 
 def small_unet(**given):
-    return unet(**given, channels=4, multipliers=[1, 1], blocks=1, attention_at=[2], groups=2)
+    return unet(**given, channels=4, multipliers=[1], blocks=1, attention_at=[], groups=2)
 
 
 def test_loss_of_edm_is_the_weighted_error_of_its_denoiser():
