@@ -42,6 +42,7 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
     "digits_mlp": {"accuracy": Target(operator.ge, 0.97)},
     "digits_convnet": {"accuracy": Target(operator.ge, 0.985)},
     "digits_resnet": {"accuracy": Target(operator.ge, 0.986)},
+    "digits_vit": {"accuracy": Target(operator.ge, 0.975)},
     "digits_gan": DIGITS,
     "digits_dcgan": DIGITS,
     "digits_conditional_gan": {**DIGITS, "quality/label_accuracy": Target(operator.ge, 0.95)},

@@ -32,6 +32,7 @@ SUBJECTS = [
     "digits_edm",
     "digits_simclr",
     "digits_vae",
+    "digits_vit",
     "text_tiny",
     "text_lstm",
     "text_bert",
