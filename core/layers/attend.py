@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from core.arguments import check_fraction, check_groups, check_size
+from core.arguments import check_fraction, check_groups, check_positive, check_size
 from core.layers.dense_attention import bias_of, weighted_values
 from core.layers.dropout import drop
 from core.layers.shapes import check_axes, check_floats, sizes, widen
@@ -32,6 +32,7 @@ def attend(
     causal: bool = False,
     window: int | None = None,
     first_query: tf.Tensor | int = 0,
+    score_cap: float | None = None,
     dropout_rate: float = 0.0,
     rng: Rng | None = None,
     chunk_size: int | None = LONG,
@@ -44,7 +45,8 @@ def attend(
     `window` of these keys. A query that sees no key gets zeros.
 
     `bias` is added to the scores: `[batch, heads, time, keys]`, or 1 for shared axes. `slopes` [heads] subtract `slope
-    * distance` from the scores (ALiBi: Press et al., 2022). `bias` and `slopes` have gradients.
+    * distance` from the scores (ALiBi: Press et al., 2022). `bias` and `slopes` have gradients. With a `score_cap` c,
+    scores s are c·tanh(s / c) before that (Gemma Team, 2024).
 
     If there are more than `chunk_size` queries, the scores are computed in tiles of at most `chunk_size` queries and
     keys, or twice as many keys without `causal`. Tiles aren't kept for the gradient. A `window` also makes tiles of
@@ -56,6 +58,8 @@ def attend(
         check_size(chunk_size=chunk_size)
     _check_heads(q, k, v)
     check_window(window, causal)
+    if score_cap is not None:
+        check_positive(score_cap=score_cap)
     batch, time, heads, size = sizes(q)
     kv_heads = k.shape[2]
     sight = Sight(causal, window, first_query)
@@ -74,7 +78,7 @@ def attend(
     q *= tf.cast(1.0 / math.sqrt(size), q.dtype)
     if q.dtype == tf.float16:  # its largest value is 65504, which scores may exceed
         q, k = widen(q), widen(k)
-    given = _Given(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng)
+    given = _Given(q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng, score_cap)
     tile = _tile(q, k.shape[1], sight, chunk_size)
     y = _attend_dense(given) if tile is None else _attend_tiled(given, tile)
     return tf.reshape(y, [batch, time, heads, v.shape[-1]])
@@ -108,11 +112,12 @@ class _Given(NamedTuple):
     slopes: tf.Tensor | None
     dropout_rate: float
     rng: Rng | None
+    cap: float | None
 
 
 def _attend_dense(given: _Given) -> tf.Tensor:
     """Attends with all scores at once."""
-    q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng = given
+    q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng, cap = given
     time, keys = tf.range(tf.shape(q)[1]), tf.range(tf.shape(k)[1])
     if documents is not None:
         same = tf.expand_dims(documents, 2) == tf.expand_dims(documents, 1)
@@ -139,6 +144,7 @@ def _attend_dense(given: _Given) -> tf.Tensor:
         None if mask is None else bias_of(mask),
         rng and (lambda weights: drop(weights, rng, dropout_rate, sizes(weights))),
         added=bias,
+        cap=cap,
     )
     if seeing is None:
         return y
@@ -149,7 +155,7 @@ def _attend_dense(given: _Given) -> tf.Tensor:
 
 def _attend_tiled(given: _Given, largest: tuple[int, int, int]) -> tf.Tensor:
     """Returns the same as `_attend_dense`, with scores in tiles of at most `largest` groups, queries and keys."""
-    q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng = given
+    q, k, v, sight, mask, documents, bias, slopes, dropout_rate, rng, cap = given
     batch, time, groups, heads, _ = sizes(q)
     grid = grid_of(sight, (groups, time, k.shape[1]), largest)
     by_head = [grid.stack(tf.transpose(q, [0, 2, 3, 1, 4]), 1, 3, None)]
@@ -168,6 +174,7 @@ def _attend_tiled(given: _Given, largest: tuple[int, int, int]) -> tf.Tensor:
         sloped=slopes is not None,
         dropout_rate=dropout_rate,
         rng=rng if dropout_rate else None,
+        cap=cap,
     )
     y = tiled([*by_head, *added]).y
     y = tf.reshape(y, [*grid.counts[:2], *sizes(y)[1:]])

@@ -35,8 +35,8 @@ class MultiHeadAttention(Module):
     hides later positions. With a `window`, a position sees only the last `window` positions. `rotary_base` turns on
     rotary positions (the paper's base is 10000), which `rotary_scaling` slows down. `alibi` lowers scores in
     proportion to the distance (Press et al., 2022). With `qk_epsilon`, each head's queries and keys pass an
-    `RMSNorm` with this epsilon (Henry et al., 2020). `qkv_bias` replaces `bias` for queries, keys and values.
-    `out_init` initializes the output matrix.
+    `RMSNorm` with this epsilon (Henry et al., 2020). With a `score_cap` c, scores s are c·tanh(s / c).
+    `qkv_bias` replaces `bias` for queries, keys and values. `out_init` initializes the output matrix.
 
     More than `chunk_size` queries are computed in tiles of at most `chunk_size` queries and keys. The gradient
     recomputes the scores of the tiles (Dao et al., 2022). Tiles need a number of queries that is known while tracing.
@@ -61,6 +61,7 @@ class MultiHeadAttention(Module):
         rotary_scaling: RotaryScaling | None = None,
         alibi: bool = False,
         qk_epsilon: float | None = None,
+        score_cap: float | None = None,
         dropout_rate: float = 0.0,
         bias: bool = True,
         qkv_bias: bool | None = None,
@@ -87,11 +88,13 @@ class MultiHeadAttention(Module):
                 "sequence; leave them out for attention to a context."
             )
         check_window(window, causal)
+        if score_cap is not None:
+            check_positive(score_cap=score_cap)
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
         self.causal, self.rotary_base, self.dropout_rate = causal, rotary_base, dropout_rate
         self.rotary_scaling = rotary_scaling
         self.chunk_size, self.takes_context = chunk_size, context_size is not None
-        self.window, self.alibi = window, alibi
+        self.window, self.alibi, self.score_cap = window, alibi, score_cap
 
         def projection(name: str, in_size: int, heads: int) -> Linear:
             with_bias = bias if qkv_bias is None else qkv_bias
@@ -157,7 +160,17 @@ class MultiHeadAttention(Module):
         slopes = tf.constant(alibi_slopes(self.num_heads), q.dtype) if self.alibi else None
         # DTensor can't lay out the lists of tensors that loops over tiles fill.
         chunk_size = None if computes_by_parts(self.query.w) else self.chunk_size
-        return attend(q, k, v, causal=self.causal, window=self.window, slopes=slopes, chunk_size=chunk_size, **options)
+        return attend(
+            q,
+            k,
+            v,
+            causal=self.causal,
+            window=self.window,
+            slopes=slopes,
+            score_cap=self.score_cap,
+            chunk_size=chunk_size,
+            **options,
+        )
 
     def _apart(self, x: tf.Tensor, context: tf.Tensor) -> Sequence[tf.Tensor]:
         return self.query(x), self.key(context), self.value(context)

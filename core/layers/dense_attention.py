@@ -24,12 +24,13 @@ def weighted_values(
     drop: Drop | None = None,
     *,
     added: tf.Tensor | None = None,
+    cap: float | None = None,
 ) -> tf.Tensor:
     """Returns `softmax(q k' + added) v` [batch, time, groups, heads, value size]; a negative `bias` replaces its score.
 
     `q` is [batch, time, groups, heads, size]. `k` and `v` are [batch, keys, groups, size]. The softmax is [batch,
     groups, heads, time, keys], and `drop` is applied to it. `bias` and `added` broadcast to the same shape. `added` has
-    a gradient, and `bias` has none.
+    a gradient, and `bias` has none. With a `cap`, products p are cap tanh(p / cap).
     """
 
     @tf.custom_gradient
@@ -39,6 +40,8 @@ def weighted_values(
         k_rows, v_rows = tf.transpose(k, [0, 2, 1, 3]), tf.transpose(v, [0, 2, 1, 3])
         # The heads of a group are additional queries to the same keys: one matmul, and no copy of the keys per head.
         scores = widen(product(_by_head(q), k_rows, transpose_b=True))
+        capped = None if cap is None else tf.tanh(scores / cap)
+        scores = scores if capped is None else cap * capped
         by_head = [batch, groups, heads, time, keys]
         for x in added:
             scores = tf.reshape(tf.reshape(scores, by_head) + tf.cast(x, scores.dtype), sizes(scores))
@@ -61,6 +64,8 @@ def weighted_values(
             dweights = widen(product(_by_head(dy), v_rows, transpose_b=True))
             dscores = softmax * (dweights - mean) if drop is None else widen(weights) * dweights - softmax * mean
             dadded = [tf.cast(sum_like(tf.reshape(dscores, by_head), x), x.dtype) for x in added]
+            if capped is not None:  # a hidden key has a gradient of zero, and maybe a product that isn't finite
+                dscores = tf.math.multiply_no_nan(1.0 - tf.square(capped), dscores)
             dscores = tf.cast(dscores, q.dtype)
             dq = tf.reshape(product(dscores, k_rows), [batch, groups, heads, time, q.shape[-1]])
             dk, dv = product(_turned(q), dscores), product(_turned(dy), weights)

@@ -100,6 +100,7 @@ class Tiled(NamedTuple):
     sloped: bool
     dropout_rate: float
     rng: Rng | None
+    cap: float | None  # of products p of queries and keys, which become cap tanh(p / cap)
 
     def __call__(self, stacks: Sequence[Stack]) -> Result:
         """Returns the attention's result for `stacks`."""
@@ -126,7 +127,7 @@ class Tiled(NamedTuple):
     def _forward(self, stacks: Sequence[Stack]) -> Result:
         def body(at: Place, y: tf.Tensor, total: tf.Tensor, largest: tf.Tensor) -> Result:
             q, k, v, *added = (self.grid.read(stack, at) for stack in stacks)
-            scores = self._scores(at, q, k, added)
+            scores = self._scores(at, self._products(q, k), added)
             if self._whole_rows:
                 weights = self._dropped(at, self._softmax(at, scores), v.dtype)
                 return Result(widen(_by_query(weights, v)), total, largest)
@@ -164,13 +165,16 @@ class Tiled(NamedTuple):
     def _gradients(self, at: Place, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
         """Returns one tile's part of each gradient. `dy` and `mean` are already divided by the softmax's total."""
         *added, dy, mean, largest = others
-        scores = self._scores(at, q, k, added)
+        products = self._products(q, k)
+        scores = self._scores(at, products, added)
         weights = self._softmax(at, scores) if self._whole_rows else tf.exp(scores - tf.stop_gradient(largest))
         dropped = self._dropped(at, weights, dy.dtype)
         dweights = widen(_by_query(dy, tf.cast(v, dy.dtype), transpose=True))
         dscores = weights * (dweights - mean) if self.rng is None else widen(dropped) * dweights - weights * mean
         factors = [-self._distance(at, dscores.dtype) if i == self.biased else 1.0 for i in range(len(added))]
         dadded = [sum_like(dscores * f, x) for f, x in zip(factors, added, strict=True)]
+        if self.cap is not None:  # a hidden key has a gradient of zero, and maybe a product that isn't finite
+            dscores = tf.math.multiply_no_nan(1.0 - tf.square(products / self.cap), dscores)
         dscores = tf.cast(dscores, q.dtype)
         return [_by_query(dscores, k), _by_key(dscores, q), _by_key(dropped, dy), *dadded]
 
@@ -185,9 +189,14 @@ class Tiled(NamedTuple):
         hides = at.cut or self.biased or self.mask is not None or self.documents is not None
         return tf.where(scores > HIDDEN, weights, tf.zeros_like(weights)) if hides else weights
 
-    def _scores(self, at: Place, q: tf.Tensor, k: tf.Tensor, added: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns a tile's scores, with `HIDDEN` where a query doesn't see a key."""
-        scores, seen = widen(_by_query(q, k, transpose=True)), []
+    def _products(self, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+        """Returns the products of a tile's queries and keys, below the cap."""
+        products = widen(_by_query(q, k, transpose=True))
+        return products if self.cap is None else self.cap * tf.tanh(products / self.cap)
+
+    def _scores(self, at: Place, scores: tf.Tensor, added: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns a tile's scores from its products, with `HIDDEN` where a query doesn't see a key."""
+        seen = []
         if self.biased:
             scores += tf.cast(added[0], scores.dtype)
             seen.append(added[0] > -math.inf)

@@ -15,9 +15,9 @@ class TransformerConfig:
     `tied=False`, since version 3.1 also a `rotary_scaling`. `hidden` is by default `4 * size`, with SwiGLU about `8
     / 3 * size`. `head_size` is by default `size / num_heads`. `qkv_bias` gives queries, keys and values a bias that
     differs from `bias`. With `qk_norm`, the queries and keys of each head are RMS-normalised (Henry et al., 2020).
-    Unless `tied`, the output layer has a matrix of its own. With `logit_cap` c, logits are c·tanh(logits / c). With
-    a `window`, each block attends to the last `window` tokens. With `recompute`, only each block's input is stored
-    for the gradient (Chen et al., 2016).
+    Unless `tied`, the output layer has a matrix of its own. With `logit_cap` c, logits are c·tanh(logits / c), and
+    with `score_cap` so are the scores of attention (Gemma Team, 2024). With a `window`, each block attends to the last
+    `window` tokens. With `recompute`, only each block's input is stored for the gradient (Chen et al., 2016).
 
     With `experts`, each block has that many feed-forward networks of width `hidden`, of which each token uses
     `experts_per_token` (see `Experts`). `balance_rate` is the speed at which their loads become equal.
@@ -49,6 +49,7 @@ class TransformerConfig:
     qkv_bias: bool | None = None
     tied: bool = True
     logit_cap: float | None = None
+    score_cap: float | None = None
     dropout: float = 0.0
     recompute: bool = False
     base_width: int | None = None

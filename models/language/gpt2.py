@@ -74,5 +74,6 @@ def _opened(folder: Path) -> Pretrained:
         "qkv_bias": True,
         "tied": True,
         "logit_cap": None,
+        "score_cap": None,
     }
     return Pretrained(folder, LAYOUT, number(config, folder, "n_layer", 12), wanted)

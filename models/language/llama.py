@@ -81,6 +81,7 @@ def _opened(folder: Path) -> Pretrained:
         "qkv_bias": kind == "qwen2",
         "tied": bool(config.get("tie_word_embeddings", False)),
         "logit_cap": None,
+        "score_cap": None,
     }
     return Pretrained(folder, LAYOUT, size("num_hidden_layers"), wanted)
 

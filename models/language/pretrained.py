@@ -19,9 +19,10 @@ _GPT2: dict[str, Any] = {
     "bias": True,
     "tied": True,
 }
-_GPT2 |= {"experts": None, "window": None, "qk_norm": False, "qkv_bias": True, "logit_cap": None, "base_width": None}
+_PLAIN = {"experts": None, "window": None, "qk_norm": False, "logit_cap": None, "score_cap": None, "base_width": None}
+_GPT2 |= {**_PLAIN, "qkv_bias": True}
 _LLAMA: dict[str, Any] = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "bias": False, "tied": ...}
-_LLAMA |= {"experts": None, "window": None, "qk_norm": False, "qkv_bias": False, "logit_cap": None, "base_width": None}
+_LLAMA |= {**_PLAIN, "qkv_bias": False}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
     "llama": _LLAMA,

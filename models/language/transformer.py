@@ -58,6 +58,7 @@ class Block(Module):
             rotary_scaling=config.rotary_scaling,
             alibi=config.positions == "alibi",
             qk_epsilon=config.epsilon if config.qk_norm else None,
+            score_cap=config.score_cap,
             dropout_rate=config.dropout,
             bias=config.bias,
             qkv_bias=config.qkv_bias,

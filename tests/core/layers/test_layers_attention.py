@@ -16,12 +16,12 @@ from core.random import Rng
 RNG = Rng.from_seed(10)
 
 
-def reference(q: Any, k: Any, v: Any, allowed: Any) -> Any:
+def reference(q: Any, k: Any, v: Any, allowed: Any, cap: float | None = None) -> Any:
     """Computes attention in float64: each head copies keys and values, fully masked queries give zeros."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[2] // k.shape[2], 2) for x in (k, v))
     scores = np.einsum("bthd,bshd->bhts", q, k) / np.sqrt(q.shape[-1])
-    scores = np.where(allowed, scores, -np.inf)
+    scores = np.where(allowed, scores if cap is None else cap * np.tanh(scores / cap), -np.inf)
     weights = np.exp(scores - np.max(scores, -1, keepdims=True, initial=-1e300))
     total = weights.sum(-1, keepdims=True)
     return np.einsum("bhts,bshd->bthd", weights / np.where(total == 0.0, 1.0, total), v)
@@ -36,10 +36,19 @@ def reference(q: Any, k: Any, v: Any, allowed: Any) -> Any:
     st.booleans(),
     st.sampled_from([None, 1, 2, 3]),
     st.sampled_from([1.0, 1e2]),
+    st.sampled_from([None, 2.0]),
     st.integers(0, 99),
 )
 def test_attention_with_any_mask_in_any_chunks_is_the_definition(
-    heads: tuple[int, int], batch: int, time: int, kind: str, causal: bool, chunk: int | None, size: float, seed: int
+    heads: tuple[int, int],
+    batch: int,
+    time: int,
+    kind: str,
+    causal: bool,
+    chunk: int | None,
+    size: float,
+    cap: float | None,
+    seed: int,
 ) -> None:
     rng = RNG.fold(seed)
     q = size * rng.fold("q").normal([batch, time, heads[0], 3])
@@ -59,8 +68,8 @@ def test_attention_with_any_mask_in_any_chunks_is_the_definition(
         )(wide)
     if causal:
         allowed = allowed & np.tril(np.ones([time, time], bool))
-    y = attend(q, k, v, mask=mask, causal=causal, chunk_size=chunk)
-    np.testing.assert_allclose(y, reference(q, k, v, allowed), atol=1e-4)
+    y = attend(q, k, v, mask=mask, causal=causal, score_cap=cap, chunk_size=chunk)
+    np.testing.assert_allclose(y, reference(q, k, v, allowed, cap), atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
@@ -250,6 +259,8 @@ ONES = tf.ones([2, 5, 4, 8])
         (lambda: rotary(ONES, tf.zeros([3, 5])), r"`positions` of `rotary` has shape \(3, 5\)"),
         (lambda: rotary(ONES, tf.constant(3)), r"`positions` of `rotary` has shape \(\)"),
         (lambda: rotary(ONES, tf.range(5), 0.0), r"`base` is 0.0; it is above 0"),
+        (lambda: MultiHeadAttention(8, 2, rng=RNG, score_cap=0.0), "`score_cap` is 0.0; it is above 0"),
+        (lambda: attend(ONES, ONES, ONES, score_cap=-1.0), r"`score_cap` is -1.0; it is above 0"),
         (lambda: MultiHeadAttention(8, 2, rng=RNG, rotary_base=-1.0), r"`rotary_base` is -1.0; it is above 0"),
         (lambda: MultiHeadAttention(8, 2, rng=RNG).empty_cache(2, 0), r"`room` is 0; give"),
         (lambda: LearnedPositions(4, 2, rng=RNG)(tf.ones([1, 3, 2]), tf.constant(2)), r"starts at 2, beyond"),

@@ -16,6 +16,7 @@ from core.random import Rng
 
 RNG = Rng.from_seed(12)
 TIME, INF = 7, float("inf")
+SEEN = tf.constant([[True] * 5 + [False] * 2])
 
 
 def inputs(heads: tuple[int, int] = (4, 2), time: int = TIME, dtype: tf.DType = tf.float64) -> list[tf.Tensor]:
@@ -52,8 +53,9 @@ def derivatives(attention: Callable[..., tf.Tensor], xs: list[tf.Tensor], order:
     st.booleans(),
     st.sampled_from([3, 4, 6]),
     st.sampled_from([0, 2, -3]),
+    st.sampled_from([None, 0.5]),
 )
-@example((4, 2), "heads", 3, True, "full", True, True, 3, 0)
+@example((4, 2), "heads", 3, True, "full", True, True, 3, 0, 0.5)
 def test_any_options_give_the_same_in_tiles(
     heads: tuple[int, int],
     mask: str | None,
@@ -64,10 +66,12 @@ def test_any_options_give_the_same_in_tiles(
     documents: bool,
     chunk: int,
     first: int,
+    cap: float | None,
 ) -> None:
     masks = {"keys": [2, TIME], "queries": [2, TIME, TIME], "heads": [1, 4, TIME, TIME]}
     biases = {"full": [2, 4, TIME, TIME], "queries": [1, 4, TIME, 1], "keys": [2, 1, 1, TIME]}
     options: dict[str, Any] = {"causal": causal, "window": window if causal else None, "first_query": first}
+    options["score_cap"] = cap
     if mask is not None:
         options["mask"] = RNG.fold("mask").uniform(masks[mask]) < 0.6
     if documents:
@@ -91,7 +95,7 @@ def test_any_options_give_the_same_in_tiles(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{}, {"causal": True, "window": 2}], ids=str)
+@pytest.mark.parametrize("options", [{"score_cap": 0.5}, {"causal": True, "window": 2}], ids=str)
 def test_gradients_of_tiles_are_finite_differences(options: dict[str, Any]) -> None:
     xs = [tf.cast(RNG.fold(name).normal([1, 4, 2, 2]), tf.float64) for name in "qkv"]
 
@@ -163,6 +167,13 @@ def test_one_row_with_a_nan_and_one_with_large_scores_leave_the_others_alone() -
     np.testing.assert_array_equal(found[1], plain[1])
     late = tf.tensor_scatter_nd_update(k, [[0, 5], [1, 5]], tf.fill([2, 2, 3], float("nan")))
     np.testing.assert_array_equal(attend(q, late, v, **options)[:, :5], plain[:, :5])
+    for chunk_size in (2, None):  # with a cap, the gradient of the NaN key is zero, too
+        _, _, dk, _ = derivatives(
+            lambda q, k, v: attend(q, k, v, mask=SEEN, score_cap=2.0, chunk_size=chunk_size),  # noqa: B023
+            [q, late, v],
+            order=1,
+        )
+        assert not dk[:, 5].numpy().any()
     for scale in (1e4, -1e4):
         sharp = derivatives(lambda q, k, v: attend(scale * q, k, v, **options), [q, k, v], order=1)  # noqa: B023
         dense = derivatives(lambda q, k, v: attend(scale * q, k, v, causal=True), [q, k, v], order=1)  # noqa: B023

@@ -126,6 +126,15 @@ def test_missing_tensor_is_named(tmp_path):
         begin_with(llama_weights(str(tmp_path)), model())
 
 
+def test_a_cap_reaches_the_scores_of_each_block(tmp_path):
+    saved(tmp_path)
+    task, flat = model(), model(score_cap=1e-9)
+    for block in task.net.blocks:
+        block.attention.query.w.assign(tf.zeros_like(block.attention.query.w))  # all scores are zero
+    tokens = tf.constant(TOKENS, tf.int32)
+    np.testing.assert_allclose(flat.net(tokens), task.net(tokens), atol=1e-6)
+
+
 def test_capped_logits_stay_below_their_cap(tmp_path):
     saved(tmp_path)
     task, capped = model(), model(logit_cap=0.01)
