@@ -5,6 +5,7 @@ that a script or a scheduler can tell the reasons apart.
 """
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -112,6 +113,15 @@ def as_said(message: str) -> str:
     ('`--mode` is \\\\x1b[2J', True)
     """
     return "\n".join(_printable(_cut(line, _MOST_OF_A_LINE)) for line in message.split("\n"))
+
+
+def without_password(url: str) -> str:
+    """Returns an address, safe to print.
+
+    >>> without_password("postgresql://me:secret@host/db"), without_password("sqlite:///runs/a/study.db")
+    ('postgresql://me:***@host/db', 'sqlite:///runs/a/study.db')
+    """
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
 
 
 def _printable(text: str) -> str:

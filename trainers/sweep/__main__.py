@@ -21,7 +21,16 @@ from pathlib import Path
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 
-from core.errors import EXIT_CODES, INTERRUPTED, ConfigurationError, NoRoomError, PeerLostError, PreemptedError, shown
+from core.errors import (
+    EXIT_CODES,
+    INTERRUPTED,
+    ConfigurationError,
+    NoRoomError,
+    PeerLostError,
+    PreemptedError,
+    shown,
+    without_password,
+)
 from trainers import main as command
 from trainers.errors.exit_report import report
 from trainers.launch.__main__ import parse as parse_launch
@@ -34,7 +43,7 @@ from trainers.runs.read import is_run, read_run
 from trainers.sweep.grid import Point, parse_over, points_of
 from trainers.sweep.plan import Grid, Plan, Sweep
 from trainers.sweep.pool import Job, run_jobs
-from trainers.sweep.search import Search, read_search, without_password
+from trainers.sweep.search import Search, read_search
 
 STOPPED, KILLED = PreemptedError.exit_code, PeerLostError.exit_code
 USAGE = f"""python -m trainers.sweep --over='a.b=[1, 2]' --over='seed=[0, 1]' [--at_once=N] -- <flags of trainers.main>

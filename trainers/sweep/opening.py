@@ -4,9 +4,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from core.errors import ConfigurationError, TapeloopError
+from core.errors import ConfigurationError, TapeloopError, without_password
 from trainers.sweep.grid import Over
-from trainers.sweep.search import GRID, Search, without_password
+from trainers.sweep.search import GRID, Search
 from trainers.sweep.space import Space
 from trainers.sweep.storage import open_storage, refused
 

@@ -1,7 +1,6 @@
 """The flags of a search, checked: its spaces, sampler, pruner, number of trials, metric and storage. Without Optuna."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,12 +111,3 @@ def _trials(given: int | None, sampler: str, spaces: Sequence[Space]) -> int:
     if given is not None:
         raise ConfigurationError(f"`--trials` has no effect on a grid, which has {count} points here: remove it.")
     return count
-
-
-def without_password(url: str) -> str:
-    """Returns the address of a storage, safe to print.
-
-    >>> without_password("postgresql://me:secret@host/db"), without_password("sqlite:///runs/a/study.db")
-    ('postgresql://me:***@host/db', 'sqlite:///runs/a/study.db')
-    """
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)

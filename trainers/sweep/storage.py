@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from core.disk import disk_full
-from core.errors import ConfigurationError, NoRoomError, TapeloopError
+from core.errors import ConfigurationError, NoRoomError, TapeloopError, without_password
 
 try:
     import optuna
@@ -17,7 +17,6 @@ except ImportError as missing:
         "of `--over` without `--storage` needs no package."
     ) from None
 
-from trainers.sweep.search import without_password
 from trainers.track.mirror import told
 
 WAIT_SECONDS = 20  # for the locks of other processes, and for a server's answer

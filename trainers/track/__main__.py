@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, without_password
 from trainers.process.application import command_of, refuse, run_app
 from trainers.process.flags import parse_flags
 from trainers.runs.find import find_runs
@@ -55,7 +55,7 @@ def run(flags: FlagValues) -> int:
                 sent = mirror.sync()
                 mirror.close()
             except Exception as error:  # whatever the tracker's package raises
-                where = f" at `{mirror.url}`" if mirror.url else ""
+                where = f" at `{without_password(mirror.url)}`" if mirror.url else ""
                 text = f"{flags.to}{where} doesn't take the run in `{path}`: {told(error)}. Nothing is lost: repeat "
                 raise ConfigurationError(f"{text}the command once it does.") from error
             print(f"{path}: {sent} values sent to {flags.to}, as run {mirror.run_id}", flush=True)

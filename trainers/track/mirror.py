@@ -82,7 +82,12 @@ class Mirror:
         return self._kept["run"]
 
     def prepare(self) -> None:
-        """Makes what the tracker needs on this machine and takes seconds, if it is missing."""
+        """Notes where the run is sent, and makes what the tracker needs on this machine and takes seconds.
+
+        A tracker that is never reached meanwhile gets everything by the command, which then needs no address.
+        """
+        with contextlib.suppress(OSError):  # a full disk doesn't end the run
+            self._write()
         if self._prepare:
             self._prepare(self.url)
 
@@ -137,7 +142,8 @@ class Mirror:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            return dict(json.loads(self._file.read_bytes()))
+            found = dict(json.loads(self._file.read_bytes()))
+            return {name: dict(kept) for name, kept in found.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError) as error:

@@ -168,6 +168,7 @@ def test_a_run_warns_once_of_a_tracker_that_fails(status, says, server, tmp_path
     assert warning.startswith("Warning: mlflow doesn't take this run's metrics: ")
     assert says in warning
     assert f"`python -m trainers.track --to=mlflow {trainer.workdir.named}` sends the rest." in warning
+    assert Mirror(trainer.workdir.path, "mlflow").url.startswith("http://127.0.0.1")  # as the warning's command has it
 
 
 def test_a_tracker_that_fails_in_many_ways_causes_one_warning(store, tmp_path, monkeypatch):
@@ -226,9 +227,12 @@ def test_mistakes_are_refused(tmp_path, monkeypatch, capsys):
         Mirror(path, "mlfow")
     assert main(["--to=mlflow", "--url=http://127.0.0.1:9", str(path)]) == 2
     assert "mlflow at `http://127.0.0.1:9` doesn't take the run in" in capsys.readouterr().err
-    (path / "trackers.json").write_text("{")
-    assert main(["--to=mlflow", str(path)]) == 2
-    assert "which keeps the ids of trackers, can't be read" in capsys.readouterr().err
+    assert main(["--to=mlflow", "--url=http://me:secret@127.0.0.1:9", str(path)]) == 2
+    assert "mlflow at `http://me:***@127.0.0.1:9` doesn't take" in capsys.readouterr().err
+    for damaged in ("{", '{"mlflow": 5}'):
+        (path / "trackers.json").write_text(damaged)
+        assert main(["--to=mlflow", str(path)]) == 2
+        assert "which keeps the ids of trackers, can't be read" in capsys.readouterr().err
 
     def missing(name):
         raise ImportError("No module named 'mlflow'")
