@@ -139,19 +139,22 @@ def run(parsed: Command) -> int:
     try:
         plan: Plan
         if search:
-            from trainers.sweep.study import Study  # needs Optuna
+            from trainers.sweep.study import Study, is_over  # needs Optuna
 
+            examples = [] if is_over(search) else search.examples()
+            if examples and (code := _check(sweep, examples)):
+                return code  # before the study is created, which would refuse the corrected spaces
             plan = Study(sweep, search)
             print(f"study `{search.name}` in `{without_password(search.storage)}`: {plan.progress()} ended before")
         else:
             plan = Grid(sweep, flags.figure)
-            total, left = len(sweep.points), len(plan.left)
-            print(f"{total} runs in `{sweep.folder}`: {total - left} finished before", flush=True)
+            total, examples = len(sweep.points), [point.params for point in plan.left]
+            print(f"{total} runs in `{sweep.folder}`: {total - len(examples)} finished before", flush=True)
+            if examples and (code := _check(sweep, examples)):
+                return code
         codes: dict[str, int] = {}
         signals = Signals()
-        if examples := plan.examples():
-            if code := _check(sweep, examples):
-                return code
+        if examples:
             with signals:
                 codes = _run(sweep, plan, signals, flags.at_once)
         console = console_of_stdout()

@@ -1,7 +1,8 @@
 """Creates or loads the Optuna study of a search, and checks that a study in storage is the same search."""
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from core.errors import ConfigurationError, TapeloopError, without_password
@@ -12,7 +13,7 @@ from trainers.sweep.storage import open_storage, refused
 
 import optuna  # isort: skip  # after `storage`, whose error says how to install it
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 FORMAT = 1  # of the attribute that describes the search
 ABOUT = "tapeloop"  # the name of this attribute
@@ -21,8 +22,26 @@ ABOUT = "tapeloop"  # the name of this attribute
 def open_study(search: Search, bindings: Mapping[str, str], *, allow_config_change: bool) -> optuna.Study:
     """Returns the study of a search, whose runs share `bindings`. Raises an error if the stored study is another."""
     storage = open_storage(search.storage)
-    try:
+    with _answering(search):
         return _open(storage, search, bindings, allow_config_change)
+
+
+def stored_trials(search: Search) -> list[FrozenTrial]:
+    """Returns the trials of the stored study; none if there is no study yet."""
+    storage = open_storage(search.storage)
+    with _answering(search):
+        try:
+            study = storage.get_study_id_from_name(search.name)
+        except KeyError:
+            return []
+        return storage.get_all_trials(study, deepcopy=False)
+
+
+@contextlib.contextmanager
+def _answering(search: Search) -> Iterator[None]:
+    """Turns an error of the storage into one that names it."""
+    try:
+        yield
     except TapeloopError:
         raise
     except Exception as error:  # whatever Optuna, SQLAlchemy and the database's driver raise

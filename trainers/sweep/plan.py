@@ -105,9 +105,6 @@ class Sweep:
 class Plan(Protocol):
     """Yields the runs of a sweep one by one, and takes note of how each ended."""
 
-    def examples(self) -> list[list[str]]:
-        """Returns bindings to check before the first run; none if no run is left."""
-
     def claimed(self) -> AbstractContextManager[None]:
         """Makes the folder ready for runs, and keeps other processes out where it must."""
 
@@ -137,10 +134,6 @@ class Grid:
         self._number = len(sweep.points) - len(self.left)
         if self._number:
             self._check_figures()
-
-    def examples(self) -> list[list[str]]:
-        """Returns the bindings of all points that are left."""
-        return [point.params for point in self.left]
 
     def claimed(self) -> AbstractContextManager[None]:
         """Locks the folder against other sweeps."""

@@ -23,7 +23,7 @@ from trainers.runs.find import check_figures
 from trainers.runs.read import read_run
 from trainers.runs.spread import Spread
 from trainers.sweep.grid import Point, points_of
-from trainers.sweep.opening import distribution, open_study
+from trainers.sweep.opening import distribution, open_study, stored_trials
 from trainers.sweep.plan import Sweep
 from trainers.sweep.repeats import HEARD_SECONDS, counted, folder_of, lock_name, repeat, repeat_dead
 from trainers.sweep.search import Search
@@ -42,6 +42,12 @@ STATES = {
 }
 RUNS_CONTINUE = "The runs continue, without being pruned until the storage answers."
 THEN_RESUMES = "No result is lost: the same command reads the finished runs, and resumes the others."
+
+
+def is_over(search: Search) -> bool:
+    """Returns whether all trials of the search have ended. Doesn't create its study."""
+    trials = stored_trials(search)
+    return len(counted(trials)) >= search.trials and all(trial.state.is_finished() for trial in trials)
 
 
 @dataclasses.dataclass
@@ -73,12 +79,6 @@ class Study:
         self._lost: TapeloopError | None = None
         allow = bool(sweep.main_flags.allow_config_change)
         self._study = open_study(search, sweep.bindings, allow_config_change=allow)
-
-    def examples(self) -> list[list[str]]:
-        """Returns bindings that stand for those of all trials; none if no trial is left."""
-        trials = self._trials()
-        over = len(counted(trials)) >= self._search.trials and all(trial.state.is_finished() for trial in trials)
-        return [] if over else self._search.examples()
 
     def progress(self) -> str:
         """Returns how many trials have ended, of how many."""

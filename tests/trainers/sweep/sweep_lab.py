@@ -33,8 +33,13 @@ def _write(path, params, losses, **how):
 
 def study(*words, figure="eval/loss", rest=(), **how):
     """Returns the study that a command line describes, with the folder `s`; `rest` are more flags of its runs."""
-    parsed = parse([*words, f"--figure={figure}", "--", LINEAR, "--workdir=s", *rest])
+    parsed = command(*words, figure=figure, rest=rest)
     return Study(parsed.sweep, parsed.search, **how)
+
+
+def command(*words, figure="eval/loss", rest=()):
+    """Returns the parsed command line of a search with the folder `s`."""
+    return parse([*words, f"--figure={figure}", "--", LINEAR, "--workdir=s", *rest])
 
 
 def ran(plan, losses):

@@ -16,10 +16,11 @@ from optuna.trial import TrialState
 
 from core.errors import ConfigurationError, NoRoomError
 from tests.commands import one_paragraph
-from tests.trainers.sweep.sweep_lab import LINEAR, ran, study, write_curve
+from tests.trainers.sweep.sweep_lab import LINEAR, command, ran, study, write_curve
 from trainers.runs.spread import Spread
 from trainers.sweep.__main__ import main
 from trainers.sweep.repeats import DEAD_SECONDS, HEARD_SECONDS
+from trainers.sweep.study import is_over
 from trainers.sweep.summary import Trial, lead
 
 RATE = "--space=sgd.learning_rate=log(1e-3, 1)"
@@ -65,7 +66,14 @@ def test_trial_is_the_mean_over_its_seeds_for_optunas_own_client(storage, sample
         assert trial.value == pytest.approx(loss + 0.25)
         assert trial.user_attrs["values"] == pytest.approx({"0": loss, "1": loss + 0.5})
         assert trial.intermediate_values == pytest.approx({10: 2 + loss, 20: 1 + loss, 30: loss})
-    assert study(*words, f"--storage={storage}").examples() == []
+    assert is_over(command(*words, f"--storage={storage}").search)
+
+
+def test_study_is_created_after_the_check_of_its_spaces(monkeypatch):
+    monkeypatch.setattr("trainers.sweep.__main__._check", lambda *_: 2)
+    words = ["--space=sgd.learning_rat=log(1e-3, 1)", "--trials=1", "--figure=eval/loss"]
+    assert main([*words, "--", LINEAR, "--workdir=s"]) == 2
+    assert len(ran(study(RATE, "--trials=1"), distance)) == 1  # the corrected command
 
 
 def test_grid_in_a_storage_has_each_point_once():
