@@ -9,12 +9,12 @@ import importlib
 import logging
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.disk import disk_full, unfinished
-from core.errors import ConfigurationError, as_said
+from core.errors import ConfigurationError, DataError, as_said, shown
 from core.signals import held_back
 from core.storage.address import SCHEMES, Address
 
@@ -55,12 +55,23 @@ class Bucket:
         self._root = f"{address.bucket}/{address.key}".rstrip("/")
         self._opened: Any = None
 
-    def objects(self, below: str = "") -> dict[str, Stored]:
-        """Returns all objects by name, or those in the folder `below`."""
+    def objects(self, below: str = "", wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Stored]:
+        """Returns the `wanted` objects by name, or those in the folder `below`.
+
+        Raises a `DataError` for a name that would leave a local folder: copies have the names of their objects.
+        """
         with self._told():
             self._files.invalidate_cache()
             found = self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True)
-            return {name.removeprefix(f"{self._root}/"): _stored(info) for name, info in found.items()}
+            named = {name.removeprefix(f"{self._root}/"): _stored(info) for name, info in found.items()}
+        objects = {name: stored for name, stored in named.items() if wanted(name)}
+        for name in objects:
+            if not {"", ".", ".."}.isdisjoint(name.split("/")):
+                raise DataError(
+                    f"the object {shown(f'{self.address.scheme}://{self._root}/{name}')} can't be copied to a file: a "
+                    "part of its name is empty, `.` or `..`. Rename or remove it with your storage's tools."
+                )
+        return objects
 
     def read(self, name: str) -> bytes | None:
         """Returns an object's content; None if there is no such object."""

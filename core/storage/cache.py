@@ -28,9 +28,7 @@ def cached(text: str) -> Path:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapeloop" / address.scheme
         folder = root / address.bucket
         bucket = Bucket(Address(address.scheme, address.bucket, ""))
-        found = {
-            name: stored for name, stored in bucket.objects(address.key).items() if _matches(name, key.rstrip("/"))
-        }
+        found = bucket.objects(address.key, lambda name: _matches(name, key.rstrip("/")))
         if not found:
             raise DataError(f"{shown(text)} names no object: check the address, or list it with your storage's tools.")
         _renew(bucket, folder, found, text)

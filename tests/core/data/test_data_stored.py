@@ -60,11 +60,15 @@ def test_folders_and_shards_are_read_by_number_from_their_copies(storage, tmp_pa
         np.testing.assert_array_equal(source.gather(np.arange(size, dtype=np.int64))["x"], np.arange(size))
 
 
-def test_files_that_cannot_be_had_are_a_data_error(storage):
+def test_files_that_cannot_be_had_are_a_data_error(storage, tmp_path):
     with pytest.raises(DataError, match=r"'s3://bucket/none.csv' names no object"):
         csv("s3://bucket/none.csv")
     with pytest.raises(DataError, match=r"'s3://missing/a.csv' can't be read: The specified bucket does not exist"):
         csv("s3://missing/a.csv")
+    Bucket(parse_address("s3://bucket/evil", "address")).write("../../../../../../evil.csv", b"x\n1\n")
+    with pytest.raises(DataError, match=r"'s3://bucket/evil/../../../../../../evil.csv' can't be copied to a file"):
+        csv("s3://bucket/evil/**/*.csv")
+    assert not list(tmp_path.rglob("evil.csv"))
     storage.fault = lambda method, path: "unknown"
     with pytest.raises(DataError, match=r"'s3://bucket/a.csv' can't be read: No such key is known"):
         csv("s3://bucket/a.csv")

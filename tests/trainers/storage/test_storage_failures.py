@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from core import checkpoint
-from core.errors import CheckpointError, ConfigurationError
+from core.errors import CheckpointError, ConfigurationError, DataError
 from core.storage import Bucket, StorageError, bucket, parse_address
 from trainers.storage import mirror, owner
 from trainers.storage.__main__ import main
@@ -242,6 +242,15 @@ def test_storage_that_fails_at_the_start_is_refused(fault, address, kind, says, 
         stored(parse_address(address, "--workdir"), Workdir(tmp_path / "run"), writes=kind is CheckpointError),
     ):
         raise AssertionError("the run began")
+
+
+def test_an_object_that_would_leave_the_folder_is_refused(storage, begin, tmp_path):
+    _, following = begin(tmp_path / "run")
+    following.end()
+    Bucket(ADDRESS).write(f"{tmp_path}/evil", b"evil")  # an absolute path
+    with pytest.raises(DataError, match=r"'s3://bucket/runs/mine//.*evil' can't be copied to a file"):
+        fetched(tmp_path / "other")
+    assert not (tmp_path / "evil").exists()
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(storage, begin, tmp_path, capsys):
