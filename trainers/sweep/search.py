@@ -8,6 +8,7 @@ from absl.flags import FlagValues
 
 from core.errors import ConfigurationError, did_you_mean, shown
 from trainers.runs.figures import sign
+from trainers.runs.spread import is_seed
 from trainers.sweep.grid import Over, points_of
 from trainers.sweep.space import Space, parse_space
 
@@ -55,8 +56,12 @@ def read_search(flags: FlagValues, overs: Sequence[Over], folder: Path) -> Searc
     seeds = [over for over in overs if over.is_seed]
     lists = [over for over in overs if not over.is_seed]
     sampler = flags.sampler or ("tpe" if spaces else GRID)
-    if seed := next((space for space in spaces if isinstance(space, Over) and space.is_seed), None):
-        raise ConfigurationError(f"`--space` is a seed: repeat each trial with seeds, as `--over='seed={seed}'`.")
+    if seed := next((space for space in spaces if is_seed(space.name)), None):
+        values = seed if isinstance(seed, Over) else "[0, 1, 2]"
+        raise ConfigurationError(
+            f"`--space` is a seed, `{seed.name} = {seed}`, and no sampler draws seeds: repeat each trial with seeds, as "
+            f"`--over='seed={values}'`."
+        )
     if lists and sampler != GRID:
         raise ConfigurationError(
             f"`--over` of `{lists[0].name}` is a grid's, and `{sampler}` draws from spaces: write "

@@ -65,6 +65,7 @@ def test_refused_spaces(given, says):
         ([RATE, "--sampler=grid", "--figure=eval/loss"], ["needs lists, and `sgd.learning_rate` is a range"]),
         ([RATE, "--over=a.x=[1]", "--trials=2"], ["write `--space='a.x=[1]'`"]),
         (["--space=seed=[1, 2]", "--trials=2"], ["repeat each trial with seeds, as `--over='seed=[1, 2]'`"]),
+        (["--space=seed=int(0, 3)", "--trials=2"], ["`Experiment.seed = int(0, 3)`", "as `--over='seed=[0, 1, 2]'`"]),
         (["--space=a.x=[1, 2]", "--sampler=cmaes", "--trials=2", "--figure=eval/loss"], ["`a.x` is a list"]),
         (["--over=a.x=[1, 2]", "--storage=s.log", "--trials=2", "--figure=eval/loss"], ["grid, which has 2 points"]),
         (["--over=seed=[1, 2]", "--sampler=tpe"], ["`--sampler=tpe` has no space"]),
