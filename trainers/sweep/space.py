@@ -59,6 +59,10 @@ def parse_space(given: str) -> Space:
     if low >= high:
         order = "both ends are equal" if low == high else "the first number is the larger one"
         raise ConfigurationError(f"`--space` is {shown(given)}: {order}; give the lower end first, as `{kind}(1, 8)`.")
+    if not math.isfinite(float(high) - float(low)):
+        raise ConfigurationError(
+            f"`--space` is {shown(given)}: the difference of its ends is too large for a float; give closer ends."
+        )
     if kind == "log" and low <= 0:
         raise ConfigurationError(f"`--space` is {shown(given)}: `log` needs positive numbers, and {low!r} isn't.")
     if kind == "int" and (type(low), type(high)) != (int, int):
@@ -69,9 +73,9 @@ def parse_space(given: str) -> Space:
 def _numbers(given: str, inside: str) -> tuple[float, float]:
     """Returns the two finite numbers between the brackets."""
     try:
-        numbers = ast.literal_eval(f"({inside},)")
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        numbers = ()
-    if len(numbers) != 2 or not all(type(x) in (int, float) and math.isfinite(x) for x in numbers):
-        raise ConfigurationError(f"`--space` is {shown(given)}, which needs two numbers in brackets: {EXAMPLE}.")
-    return numbers
+        low, high = ast.literal_eval(f"({inside},)")
+        if all(type(x) in (int, float) and math.isfinite(x) for x in (low, high)):
+            return low, high
+    except (ValueError, SyntaxError, MemoryError, RecursionError, OverflowError):
+        pass
+    raise ConfigurationError(f"`--space` is {shown(given)}, which needs two finite numbers in brackets: {EXAMPLE}.")
