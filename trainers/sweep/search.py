@@ -59,8 +59,8 @@ def read_search(flags: FlagValues, overs: Sequence[Over], folder: Path) -> Searc
     if seed := next((space for space in spaces if is_seed(space.name)), None):
         values = seed if isinstance(seed, Over) else "[0, 1, 2]"
         raise ConfigurationError(
-            f"`--space` is a seed, `{seed.name} = {seed}`, and no sampler draws seeds: repeat each trial with seeds, as "
-            f"`--over='seed={values}'`."
+            f"`--space` is a seed, `{seed.name} = {seed}`, and no sampler draws seeds: repeat each trial with seeds, "
+            f"as `--over='seed={values}'`."
         )
     if lists and sampler != GRID:
         raise ConfigurationError(
