@@ -84,7 +84,7 @@ class CodeUsage(NamedTuple):
         shares = tf.math.divide_no_nan(self.counts, tf.reduce_sum(self.counts))
         # `xlogy` is 0 for a code that isn't in use.
         used = tf.exp(-tf.reduce_sum(tf.math.xlogy(shares, shares)))
-        return tf.where(tf.reduce_sum(self.counts) > 0.0, used, nan(used.dtype))
+        return tf.where(tf.reduce_sum(self.counts) > 0.0, tf.cast(used, tf.float32), nan(tf.float32))
 
 
 def _counts(name: str, indices: Any, limit: str, count: int, weight: Any) -> tf.Tensor:

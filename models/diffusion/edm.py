@@ -5,7 +5,7 @@ import dataclasses
 import gin
 import tensorflow as tf
 
-from core.arguments import check_positive
+from core.arguments import check_finite, check_positive
 from core.random import Rng
 from models.diffusion.denoiser import Coefficients, Formulation
 
@@ -28,6 +28,7 @@ class Edm(Formulation):
 
     def __post_init__(self) -> None:
         check_positive(sigma_data=self.sigma_data, std=self.std, sigma_min=self.sigma_min, rho=self.rho)
+        check_finite(mean=self.mean, sigma_max=self.sigma_max)
         if not self.sigma_min < self.sigma_max:
             raise ValueError(
                 f"`Edm.sigma_min` is {self.sigma_min} and `Edm.sigma_max` is {self.sigma_max}; sampling goes from the "

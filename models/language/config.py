@@ -66,7 +66,7 @@ class TransformerConfig:
         check_choice("norm", self.norm, ("layer", "rms"))
         check_choice("feed_forward", self.feed_forward, ("gelu", "swiglu"))
         check_size(hidden=self.hidden_size)
-        check_positive(rotary_base=self.rotary_base, epsilon=self.epsilon)
+        check_positive(rotary_base=self.rotary_base, epsilon=self.epsilon, balance_rate=self.balance_rate)
         if self.base_width is not None:
             check_size(base_width=self.base_width)
         if self.experts is not None:
@@ -76,7 +76,6 @@ class TransformerConfig:
 
     def _check_experts(self, experts: int) -> None:
         check_size(experts=experts, experts_per_token=self.experts_per_token)
-        check_positive(balance_rate=self.balance_rate)
         if self.experts_per_token > experts:
             raise ValueError(
                 f"`experts_per_token` is {self.experts_per_token}, but `experts` is {experts}: give at most that."

@@ -6,7 +6,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from core.arguments import check_size
+from core.arguments import check_fraction, check_size
 from core.data import Examples
 from core.errors import DataError
 from core.layers import LSTM, Dropout, Embedding, unroll
@@ -33,6 +33,7 @@ class StackedLSTM(Module):
     def __init__(self, *, vocabulary: int, num_layers: int, size: int, dropout: float = 0.0, rng: Rng):
         super().__init__()
         check_size(vocabulary=vocabulary, num_layers=num_layers, size=size)
+        check_fraction(dropout=dropout)
         self.size = size
         self.tokens = Embedding(vocabulary, size, rng=rng.fold("tokens"))
         self.layers = [LSTM(size, size, rng=rng.fold(i)) for i in range(num_layers)]
