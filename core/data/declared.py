@@ -91,7 +91,7 @@ class Feature:
     def check(self, found: str | None, values: Any, name: Callable[[], str]) -> None:
         """Raises a `BadExampleError` unless an example holds the feature as declared.
 
-        `found` is the kind of `values`: "float", "int", "bytes", "text" or None if there are none.
+        `found` is the kind of `values`: "float", "int", "bytes", "text", None if there are none, or other words.
         """
         held = _HOLDS[self.kind]
         if found != held and not (found is None and self.fill is not None):
@@ -140,7 +140,7 @@ class Feature:
             values = np.asarray(given)
         except ValueError:  # of unlike lengths
             return None
-        if values[0].size != math.prod(self.shape):
+        if math.prod(values.shape[1:]) != math.prod(self.shape):
             return None
         if self.kind == "levels" and values.dtype == np.uint8:
             return values / np.float32(255.0)
@@ -219,5 +219,7 @@ def _kind_of(value: Any) -> tuple[str | None, Any]:
         return "lists of unlike lengths", []
     if values.size == 0:
         return None, []
+    if values.dtype.kind == "O":  # a null, an object of JSON, or an integer beyond 64 bits, maybe in a list
+        return f"{shown(value)}{', beyond 64 bits' if isinstance(value, int) else ''}", values.reshape(-1)
     kinds = {"f": "float", "i": "int", "u": "int", "b": "int", "U": "text", "S": "bytes"}
     return kinds.get(values.dtype.kind, f"of type {values.dtype}"), values.reshape(-1)

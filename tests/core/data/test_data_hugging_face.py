@@ -21,6 +21,8 @@ ROWS = {
     "text": ["a", "b", None, "d"],
     "weight": [1.0, 0.5, 1e300, None],
     "good": [True, False, True, True],
+    "rated": [1, None, 2, 3],
+    "pairs": [[1, 2], [3, 4], [5, None], [6, 7]],
 }
 
 
@@ -37,6 +39,8 @@ def saved(tmp_path):
         text=datasets.Value("string"),
         weight=datasets.Value("float64"),
         good=datasets.Value("bool"),
+        rated=datasets.Value("int64"),
+        pairs=datasets.List(datasets.Value("int64")),
     )
     datasets.Dataset.from_dict(ROWS, features=columns).save_to_disk(str(tmp_path / "saved"), num_shards=2)
     return tmp_path / "saved"
@@ -93,6 +97,8 @@ def test_a_split_is_named(saved, tmp_path):
         ({"label": "float", "grid": ("float", 5)}, "`grid` of row 0 of .* has 6 values, but .* says 5"),
         ({"label": ("image", 8)}, "`label` of row 0 of .* is integers, but .* says 'image'"),
         ({"weight": "int"}, "`weight` of row 0 of .* is floats, but .* says 'int'"),
+        ({"rated": "int"}, "`rated` of row 1 of .*00000-of-00002.arrow is empty, but `hugging_face.features` says 'int'"),
+        ({"pairs": ("int", 2)}, r"`pairs` of row 0 of .*00001-of-00002.arrow is \[5, None\], but .* says 'int'"),
         ({"weight": "float"}, r"`weight` of row 0 of .*00001-of-00002.arrow holds 1e\+300, which doesn't fit"),
     ],
 )

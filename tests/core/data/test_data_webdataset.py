@@ -162,6 +162,9 @@ def test_damage_is_named(tmp_path, damage, message):
         (numbered(0, 2), {"txt": "int"}, {}, "`txt` of sample `000` of .* is text, but `webdataset.features` says"),
         ({"a": {"json": {"x": 1}}}, {"y": "int"}, {"y": "json/y"}, "`json/y` names `y`, .* have: it has `x`"),
         ({"a": {"json": [1]}}, {"y": "int"}, {"y": "json/y"}, "`json/y` names `y`, .* have: it isn't a JSON object"),
+        ({"a": {"json": {"x": None}}}, {"y": "int"}, {"y": "json/x"}, "`json/x` of sample `a` of .* is empty, but"),
+        ({"a": {"json": {"x": 1}}}, {"y": "int"}, {"y": "json"}, "`json` of sample `a` of .* is {'x': 1}, but"),
+        ({"a": {"cls": 10**30}}, LABEL, CLS, "`cls` of sample `a` of .* is 10{30}, beyond 64 bits, but .* says 'int'"),
         ({"a": {"json": b"{"}}, {"y": "int"}, {"y": "json/y"}, "`.json` of sample `a` of .* can't be decoded"),
         ({"a": {"npy": b"\x93NUMPY"}}, {"npy": "int"}, {}, "`.npy` of sample `a` of .* can't be decoded"),
         ({"a": {"npy": npy([1])[:-1]}}, {"npy": "int"}, {}, "`.npy` of sample `a` of .* has 135 bytes, but says"),
@@ -169,7 +172,7 @@ def test_damage_is_named(tmp_path, damage, message):
         ({"a": {"pyd": [1]}}, {"pyd": "int"}, {}, "`pyd` of sample `a` of .* is bytes, but"),
         ({}, LABEL, CLS, "The source `webdataset` is empty"),
     ],
-    ids=range(11),
+    ids=range(14),
 )
 def test_a_sample_that_is_not_as_declared_is_named_before_the_run(tmp_path, samples, features, stored_as, message):
     with pytest.raises(DataError, match=message):
