@@ -101,8 +101,9 @@ def _arrow_files(folder: Path) -> list[Path]:
         raise DataError(f"{folder} holds no `state.json`, so it isn't a saved data set: {_AGAIN}.")
     state = _json(folder / "state.json")
     listing = state.get("_data_files")
-    names = [x.get("filename") if isinstance(x, dict) else None for x in listing] if isinstance(listing, list) else []
-    if not names or not all(isinstance(name, str) for name in names) or state.get("_indices_data_files"):
+    listing = listing if isinstance(listing, list) else [None]
+    names = [x.get("filename") if isinstance(x, dict) else None for x in listing]  # none of a data set without rows
+    if not all(isinstance(name, str) for name in names) or state.get("_indices_data_files"):
         raise DataError(
             f"{folder / 'state.json'} is damaged, or of a version of `datasets` that isn't read: load the data set "
             "with `datasets.load_from_disk`, and save it again."

@@ -1,6 +1,7 @@
 """Data sets that `datasets` saved: each kind of column is read; errors name the file, column and row."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_a_split_is_named(saved, tmp_path):
         ({"label": "float", "grid": ("float", 5)}, "`grid` of row 0 of .* has 6 values, but .* says 5"),
         ({"label": ("image", 8)}, "`label` of row 0 of .* is integers, but .* says 'image'"),
         ({"weight": "int"}, "`weight` of row 0 of .* is floats, but .* says 'int'"),
-        ({"rated": "int"}, "`rated` of row 1 of .*00000-of-00002.arrow is empty, but `hugging_face.features` says 'int'"),
+        ({"rated": "int"}, "`rated` of row 1 of .*00000-of.* is empty, but `hugging_face.features` says 'int'"),
         ({"pairs": ("int", 2)}, r"`pairs` of row 0 of .*00001-of-00002.arrow is \[5, None\], but .* says 'int'"),
         ({"weight": "float"}, r"`weight` of row 0 of .*00001-of-00002.arrow holds 1e\+300, which doesn't fit"),
     ],
@@ -117,6 +118,13 @@ def _cut(folder):
     path.write_bytes(path.read_bytes()[:-900])
 
 
+def _emptied(folder):
+    import datasets
+
+    shutil.rmtree(folder)
+    datasets.Dataset.from_dict({"label": []}).save_to_disk(str(folder))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -128,11 +136,12 @@ def _cut(folder):
         (lambda x: (x / "state.json").write_text("{"), "state.json isn't JSON .*: it is damaged"),
         (lambda x: (x / "state.json").write_text("[]"), r"state.json holds \[\] in place of an object"),
         (
-            lambda x: (x / "state.json").write_text(json.dumps({"_data_files": [], "_fingerprint": "0"})),
+            lambda x: (x / "state.json").write_text(json.dumps({"_data_files": None, "_fingerprint": "0"})),
             "state.json is damaged, or of a version of `datasets` that isn't read: load the data set",
         ),
+        (_emptied, "The source `hugging_face` is empty: .*saved holds no example"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_damage_is_named(saved, damage, message):
     damage(saved)
