@@ -5,6 +5,7 @@ import pytest
 
 from core import storage as stored
 from core.data import csv, hugging_face, webdataset
+from core.data.files import list_matches
 from core.errors import DataError
 from core.storage import Bucket, parse_address
 
@@ -40,6 +41,27 @@ def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
     folder = stored.cached("s3://bucket/data")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {"a.csv", "b.csv", "b.txt", "old/c.csv"}
+
+
+def test_objects_that_are_gone_are_read_no_more(storage):
+    bucket = Bucket(parse_address("s3://bucket/data", "address"))
+
+    def copies(*names):
+        """Writes and removes objects until the bucket holds `names`. Returns the files of the copy."""
+        for name in names:
+            bucket.write(name, b"x\n")
+        bucket.remove([name for name in bucket.objects() if name not in names])
+        stored.cached.cache_clear()
+        found = stored.cached("s3://bucket/data")
+        return {path.relative_to(found).as_posix() for path in found.rglob("*")}
+
+    first = ("a.csv", "b.csv", "cats/c.csv", "dogs/d.csv")
+    assert copies(*first) == {*first, "cats", "dogs"}
+    bucket.remove(["b.csv"])
+    stored.cached.cache_clear()
+    assert [path.name for path in list_matches("s3://bucket/data/*.csv")] == ["a.csv"]
+    assert copies("a.csv", "cats/d.csv", "dogs") == {"a.csv", "cats", "cats/d.csv", "dogs"}
+    assert copies("a.csv/part", "cats", "dogs") == {"a.csv", "a.csv/part", "cats", "dogs"}
 
 
 def test_folders_and_shards_are_read_by_number_from_their_copies(storage, tmp_path):
