@@ -9,13 +9,13 @@ from pathlib import Path
 
 from core.arguments import listed
 from core.cluster.topology import cluster_from_environment
-from core.errors import CheckpointError, ConfigurationError
+from core.errors import CheckpointError, ConfigurationError, DataError
 from core.signals import held_back
 from core.storage import Address, Bucket, StorageError
 from trainers.errors.exit_report import after
 from trainers.hooks import Hook, Run
 from trainers.storage.download import download, download_checkpoints
-from trainers.storage.owner import Ownership, read_owner, wait_for_chief
+from trainers.storage.owner import OWNER, Ownership, read_owner, wait_for_chief, wrote_last
 from trainers.storage.upload import Upload
 from trainers.workdir import Workdir
 
@@ -39,13 +39,16 @@ def _say(text: str) -> None:
 def stored(address: Address, workdir: Workdir, *, writes: bool) -> Iterator[Sequence[Hook]]:
     """Downloads the run at `address` to `workdir`. If the block trains (`writes`), uploads what it makes of the run.
 
-    Yields the hooks for the training.
+    Yields the hooks for the training. Raises a `DataError` if there is no run to read.
     """
     cluster = cluster_from_environment()
     bucket, folder = Bucket(address), workdir.path
     if not writes:
         with explained(address, folder):
-            download(bucket, folder, read_owner(bucket), _say)
+            owner = read_owner(bucket)
+            if not (wrote_last(folder, owner) or bucket.objects().keys() - {OWNER}):
+                raise DataError(f"`{address}` holds no run: check the address, or list it with your storage's tools.")
+            download(bucket, folder, owner, _say)
         yield []
         return
     if cluster is not None and not cluster.is_chief:

@@ -185,6 +185,12 @@ def test_the_end_names_what_is_missing_and_the_command_that_uploads_it(storage, 
     assert fetched(ADDRESS.folder.parent / "other") == (contents(workdir.path), 100)
 
 
+def test_a_run_that_is_not_there_is_no_download(storage, capsys):
+    assert main(["s3://bucket/none", "--download"]) == 4
+    assert "`s3://bucket/none` holds no run: check the address" in capsys.readouterr().err
+    assert not parse_address("s3://bucket/none", "address").folder.exists()
+
+
 def test_one_machine_at_a_time_writes_to_an_address(storage, begin, monkeypatch, tmp_path):
     first, following = begin(tmp_path / "first")
     save(first.path, 100)
