@@ -45,6 +45,10 @@ class Server:
         bucket, _, folder = place.partition("/")
         return [name.removeprefix(f"{folder}/") for name in self._storage.names(bucket, f"{folder}/")]
 
+    def mark(self, place: str) -> None:
+        """Writes the marker of a folder, an empty object, as S3's console does."""
+        self._storage.mark(place)
+
     def run(self, *arguments: str, cwd: Path, timeout: float = 300, command: str = "trainers.main") -> Done:
         """Runs a command in a fork whose variables point to this server."""
         before = {"module": "tests.storage_server", "arguments": self.variables}
@@ -136,6 +140,9 @@ class _S3:
 
     def names(self, bucket: str, prefix: str) -> list[str]:
         return re.findall(r"<Key>(.*?)</Key>", self._ask("GET", f"{bucket}?list-type=2&prefix={prefix}"))
+
+    def mark(self, place: str) -> None:
+        self._ask("PUT", f"{place}/")
 
     def _ask(self, method: str, path: str) -> str:
         host, port = self.place

@@ -56,15 +56,15 @@ class Bucket:
         self._opened: Any = None
 
     def objects(self, below: str = "", wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Stored]:
-        """Returns the `wanted` objects by name, or those in the folder `below`.
+        """Returns the `wanted` objects by name, or those in the folder `below`, without markers of folders.
 
         Raises a `DataError` for a name that would leave a local folder: copies have the names of their objects.
         """
         with self._told():
             self._files.invalidate_cache()
             found = self._files.find(f"{self._root}/{below}".rstrip("/"), detail=True)
-            named = {name.removeprefix(f"{self._root}/"): _stored(info) for name, info in found.items()}
-        objects = {name: stored for name, stored in named.items() if wanted(name)}
+            named = {path.partition(f"{self._root}/")[2]: _stored(info) for path, info in found.items()}
+        objects = {name: info for name, info in named.items() if name and not name.endswith("/") and wanted(name)}
         for name in objects:
             if not {"", ".", ".."}.isdisjoint(name.split("/")):
                 raise DataError(

@@ -22,6 +22,9 @@ def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
     for name, rows in (("a.csv", "1\n2\n"), ("b.csv", "3\n"), ("old/c.csv", "9\n"), ("b.txt", "9\n")):
         bucket.write(name, f"x\n{rows}".encode())
 
+    for place in ("bucket/data", "bucket/data/old", "bucket/data/b"):
+        storage.mark(place)
+
     def read():
         source = csv("s3://bucket/data/*.csv")
         return source.gather(np.arange(len(source), dtype=np.int64))["x"].numpy().tolist()
@@ -41,6 +44,7 @@ def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
     folder = stored.cached("s3://bucket/data")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {"a.csv", "b.csv", "b.txt", "old/c.csv"}
+    assert len(list_matches("s3://bucket/data/*")) == 3
 
 
 def test_objects_that_are_gone_are_read_no_more(storage):

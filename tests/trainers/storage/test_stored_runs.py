@@ -93,6 +93,8 @@ def test_workers_in_separate_folders_resume_to_the_bit(workers, server, tmp_path
 def test_python_trains_to_an_address_and_loads_from_it(storage, monkeypatch, tmp_path):
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
+    for place in ("bucket/line", "bucket/line/checkpoints"):
+        storage.mark(place)
     monkeypatch.chdir(tmp_path / "here")
     source = point_source()
     experiment = trainers.Experiment(task=Line, train_source=source)
