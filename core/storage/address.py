@@ -37,8 +37,11 @@ def is_address(text: str) -> bool:
     return _ADDRESS.match(text) is not None
 
 
-def parse_address(text: str, name: str) -> Address:
-    """Parses `text`, the value of `name`. Raises a `ConfigurationError` if it isn't an address of object storage."""
+def parse_address(text: str, name: str, *, root: bool = False) -> Address:
+    """Parses `text`, the value of `name`; with `root`, it may be the bucket itself, as `s3://bucket/`.
+
+    Raises a `ConfigurationError` if it isn't an address of object storage.
+    """
     found = _ADDRESS.fullmatch(text)
     scheme, path = (found[1], found[2]) if found else ("", "")
     if scheme not in SCHEMES:
@@ -47,7 +50,7 @@ def parse_address(text: str, name: str) -> Address:
             "storage works if it is mounted as a folder: give the folder."
         )
     bucket, _, key = path.partition("/")
-    parts = [bucket, *key.removesuffix("/").split("/")]
+    parts = [bucket] if root and not key else [bucket, *key.removesuffix("/").split("/")]
     if not all(_PART.fullmatch(part) and part.strip(".") for part in parts):
         raise ConfigurationError(
             f"`{name}` is {text!r}; give a bucket and a folder in it, as '{scheme}://bucket/runs/mine'."

@@ -26,7 +26,7 @@ def cached(text: str) -> Path:
     fixed = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
     whole = text.removesuffix(key) + "/".join(parts[:fixed])
     try:
-        address = parse_address(whole, "path")
+        address = parse_address(whole, "path", root=fixed < len(parts))
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tapeloop" / address.scheme
         folder = root / address.bucket
         bucket = Bucket(Address(address.scheme, address.bucket, ""))

@@ -45,6 +45,9 @@ def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {"a.csv", "b.csv", "b.txt", "old/c.csv"}
     assert len(list_matches("s3://bucket/data/*")) == 3
+    assert [path.name for path in list_matches("s3://bucket/*/*.csv")] == ["a.csv", "b.csv"]
+    Bucket(parse_address("s3://bucket/", "address", root=True)).write("top.csv", b"x\n")
+    assert [path.name for path in list_matches("s3://bucket/*.csv")] == ["top.csv"]
 
 
 def test_objects_that_are_gone_are_read_no_more(storage):
