@@ -120,7 +120,7 @@ class ArraySource(Source):
 @gin.configurable
 def npz(path: str, scale: float = 1.0 / 255.0) -> Source:
     """Reads an `.npz` file with one array per feature. Uint8 of rank two or more becomes float32, times `scale`."""
-    file = path_of(path)
+    file = path_of(path, "npz.path")
     return ArraySource(read_npz(file), name="npz", place=str(file), scale=scale)
 
 

@@ -78,7 +78,7 @@ class BpeTokenizer(Tokenizer):
 @gin.configurable
 def bpe(path: str) -> Tokenizer:
     """Reads a byte-pair tokenizer from a `tokenizer.json`."""
-    return BpeTokenizer(path_of(path))
+    return BpeTokenizer(path_of(path, "bpe.path"))
 
 
 def train_bpe(texts: Iterable[bytes], path: Path, *, vocabulary: int) -> None:

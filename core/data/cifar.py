@@ -24,7 +24,7 @@ _RECORD = 1 + 3 * 32 * 32
 def cifar10(directory: str, split: Literal["train", "test"] = "train") -> Source:
     """Reads `image` float32 [32, 32, 3] in [0, 1] and `label` int32, from the `.bin` files in `directory`."""
     check_split("cifar10", split, list(_FILES))
-    folder = path_of(directory)
+    folder = path_of(directory, "cifar10.directory")
     records = np.concatenate([_read(folder / name) for name in _FILES[split]])
     images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return ArraySource({"image": images, "label": records[:, 0]}, name="cifar10", place=str(folder))

@@ -86,8 +86,8 @@ def list_texts(*patterns: str) -> list[Path]:
 
 
 def _named(pattern: str) -> list[Path]:
-    path = path_of(pattern)
-    found = _below(path) if path.is_dir() else list_matches(pattern)
+    path = path_of(pattern, "text_files.files", "'books/*.txt' for several files")
+    found = _below(path) if path.is_dir() else list_matches("text_files.files", pattern)
     if not found:
         raise DataError(f"{path} names no file of text; give a file, a folder, or a pattern such as 'books/**/*.txt'.")
     return found

@@ -49,7 +49,8 @@ class Feature:
 
     @classmethod
     def of(cls, source: str, name: str, declared: Declared, stored: str) -> "Feature":
-        kind, *rest = [declared] if isinstance(declared, str) else list(declared)
+        given: list[Any] = list(declared) if isinstance(declared, list | tuple) else [declared]
+        kind, *rest = given if given and isinstance(given[0], str) else [""]
         if kind == "length" and len(rest) == 1 and isinstance(rest[0], str):
             return cls(source, name, stored, kind, (), None, rest[0])
         size = rest[0] if rest else ()

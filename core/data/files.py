@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from core.errors import DataError, shown
+from core.errors import ConfigurationError, DataError, shown
 from core.machine import machine_memory
 from core.storage import cached, is_address
 
@@ -32,19 +32,23 @@ def bad_example(message: str) -> DataError | None:
     return DataError(found[1]) if found else None
 
 
-def path_of(name: str | os.PathLike[str]) -> Path:
+def path_of(name: str | os.PathLike[str], argument: str = "path", example: str = "'data/train'") -> Path:
     """Returns the absolute path of `name` in a configuration. File names are UTF-8, whatever the locale.
+
+    An error for a name that isn't text calls it `argument`, and shows the example.
 
     An address such as `s3://bucket/train.csv` is downloaded to the user's cache before.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigurationError(f"`{argument}` is {shown(name)}; give one path as text, such as {example}.")
     if is_address(os.fsdecode(name)):
         return cached(os.fsdecode(name))
     return Path(os.fsdecode(os.fspath(name).encode("utf-8", "surrogateescape"))).expanduser().absolute()
 
 
-def list_matches(pattern: str) -> list[Path]:
+def list_matches(argument: str, pattern: str) -> list[Path]:
     """Lists the files that match `pattern`, sorted: a name, or a glob such as 'data/**/*.csv'. Folders are skipped."""
-    path, here = path_of(pattern), Path.cwd()
+    path, here = path_of(pattern, argument, "'data/*' for several files"), Path.cwd()
     if path.exists():
         return [] if path.is_dir() else [path]
     root = here if path.is_relative_to(here) else Path(path.anchor)  # a prefix that isn't a pattern
@@ -54,7 +58,7 @@ def list_matches(pattern: str) -> list[Path]:
 
 def list_files(argument: str, pattern: str) -> list[Path]:
     """Lists the files that match `pattern`; raises a `DataError` that names `argument` if there are none."""
-    found = list_matches(pattern)
+    found = list_matches(argument, pattern)
     if not found:
         path = path_of(pattern)
         instead = "is a folder" if path.is_dir() else "names no file"

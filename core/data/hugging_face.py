@@ -80,7 +80,7 @@ def hugging_face(
     `stored_as` maps a feature to its column, if that has another name: `{'image': 'img'}`.
     """
     declared = features_of("hugging_face", features, stored_as)
-    folder = path_of(directory)
+    folder = path_of(directory, "hugging_face.directory")
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}; give one that `save_to_disk` of `datasets` made.")
     splits = _json(folder / "dataset_dict.json").get("splits") if (folder / "dataset_dict.json").exists() else None

@@ -33,7 +33,7 @@ _GZIP = b"\x1f\x8b"
 def mnist(directory: str, split: Literal["train", "test"] = "train") -> Source:
     """Reads `image` float32 [28, 28, 1] in [0, 1] and `label` int32, from the IDX files in `directory`."""
     check_split("mnist", split, list(_FILES))
-    folder = path_of(directory)
+    folder = path_of(directory, "mnist.directory")
     images_file, labels_file = (_find(folder, name) for name in _FILES[split])
     images, labels = read_idx(images_file, axes=3), read_idx(labels_file, axes=1)
     if images.shape[1:] != (28, 28):

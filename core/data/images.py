@@ -117,7 +117,7 @@ def paired_folders(
 def image_folder(directory: str, *, size: int) -> ImageFiles:
     """Reads `image`, float32 [size, size, 3] in [0, 1], from the files of one folder, sorted by name."""
     side = checked_size("image_folder", size, None, "test")
-    folder = path_of(directory)
+    folder = path_of(directory, "image_folder.directory")
     images = list_folder(folder, "give a folder of images as `directory`")
     if not images:
         raise DataError(f"{folder} holds no JPEG or PNG file, but {holdings(folder)}; name a folder that does.")
@@ -130,7 +130,7 @@ def _domains(
     """Returns the image files of A, those of B, and the size in pixels for resizing them."""
     check_split(name, split, _SPLITS)
     side = checked_size(name, size, load_size, split)
-    folders = [path_of(directory) / f"{split}{domain}" for domain in "AB"]
+    folders = [path_of(directory, f"{name}.directory") / f"{split}{domain}" for domain in "AB"]
     layout = f"`directory` of `{name}` holds the two domains as folders `trainA`, `trainB`, `testA`, `testB`"
     domains = [list_folder(folder, layout) for folder in folders]
     for i, folder in enumerate(folders):

@@ -25,6 +25,7 @@ from core.data.files import path_of
 from core.data.image_files import holdings, list_images
 from core.data.images import ImageFiles, checked_size, list_folder
 from core.data.source import check_feature, check_split
+from core.data.tables import are_names
 from core.errors import ConfigurationError, DataError, did_you_mean, shown
 
 
@@ -65,7 +66,7 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
     must have the same labels. A directory may lack one of these classes, but may not have other folders.
     """
     side = checked_size("labelled_folders", size, None, "test")
-    folder = path_of(directory)
+    folder = path_of(directory, "labelled_folders.directory")
     unsorted = list_folder(folder, "give a folder that holds a folder of images for each class as `directory`")
     if unsorted:
         raise DataError(
@@ -73,8 +74,8 @@ def labelled_folders(directory: str, *, size: int, classes: Sequence[str] | None
             "without labels.)"
         )
     found = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if isinstance(classes, str):
-        raise ConfigurationError(f"`labelled_folders.classes` is {shown(classes)}; give a list: [{shown(classes)}].")
+    if classes is not None and not are_names(classes):
+        raise ConfigurationError(f"`labelled_folders.classes` is {shown(classes)}; give a list: ['cat', 'dog'].")
     names = found if classes is None else list(classes)
     if len(set(names)) < len(names):
         raise ConfigurationError(f"`labelled_folders.classes` is {shown(names)}; give each class once.")
@@ -116,7 +117,7 @@ def imagenet(directory: str, *, size: int, split: Literal["train", "val"] = "tra
     each class, too.
     """
     check_split("imagenet", split, ["train", "val"])
-    folder = path_of(directory)
+    folder = path_of(directory, "imagenet.directory")
     list_folder(folder / "train", "give the folder that holds `train` and `val` as `imagenet.directory`")
     classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
     return labelled_folders(str(folder / split), size=size, classes=classes)

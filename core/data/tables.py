@@ -6,7 +6,7 @@ training and evaluation.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -35,9 +35,9 @@ class Wanted:
                     "what is meant for each."
                 )
         for column, kind in self.types.items():
-            if isinstance(kind, str) and kind not in NUMBERS:
+            if kind not in NUMBERS if isinstance(kind, str) else not isinstance(kind, Collection):
                 raise ConfigurationError(
-                    f"`{self.source}.types` says {kind!r} for `{column}`; give 'int', 'float', or a list of the "
+                    f"`{self.source}.types` says {shown(kind)} for `{column}`; give 'int', 'float', or a list of the "
                     "column's words."
                 )
             if not isinstance(kind, str) and not all(isinstance(word, str) for word in kind):
@@ -62,12 +62,12 @@ class Wanted:
                     f"`{self.source}.fill` says {shown(value)} for `{column}`; give "
                     + (f"one of its words, {listed(words, most=20)}." if words else "a finite number.")
                 )
-        if isinstance(self.columns, str) or (self.columns is not None and not (self.columns or self.vectors)):
+        if self.columns is not None and not (are_names(self.columns) and (len(self.columns) or self.vectors)):
             raise ConfigurationError(
                 f"`{self.source}.columns` is {shown(self.columns)}; give a list of columns: ['width', 'height']."
             )
         for feature, names in self.vectors.items():
-            if isinstance(names, str) or not names:
+            if not are_names(names) or not len(names):
                 raise ConfigurationError(
                     f"`{self.source}.vectors` says {shown(names)} for `{feature}`; give a list of columns."
                 )
@@ -113,6 +113,11 @@ class Wanted:
                         "by itself, leave it out."
                     )
         return alone | {name: np.stack([columns[x] for x in names], 1) for name, names in self.vectors.items()}
+
+
+def are_names(value: object) -> bool:
+    """Says whether `value` is a list of texts, or another collection of them."""
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(x, str) for x in value)
 
 
 def check_names(header: Sequence[str], place: str) -> None:

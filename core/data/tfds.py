@@ -41,7 +41,7 @@ def tfds(
     `stored_as` maps a feature to its name in the records, if that differs: `{'box': 'objects/bbox'}`.
     """
     declared = features_of("tfds", features, stored_as)
-    folder = path_of(directory)
+    folder = path_of(directory, "tfds.directory")
     path = folder / "dataset_info.json"
     if not path.exists():
         deeper = sorted(str(x.parent) for x in folder.glob("**/dataset_info.json"))

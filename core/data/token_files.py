@@ -104,7 +104,7 @@ def _read_header(path: Path, content: bytes, held: int) -> Header:
 @gin.configurable
 def token_file(path: str, length: int, *, tokenizer: Tokenizer | None = None) -> TokenWindows:
     """Reads windows of `length` targets from a token file that `tokenizer` (default: the byte tokenizer) made."""
-    place, tokenizer = path_of(path), tokenizer or ByteTokenizer()
+    place, tokenizer = path_of(path, "token_file.path"), tokenizer or ByteTokenizer()
     file = read_token_file(place)
     made_by, given = file.header.identity, tokenizer.identity
     if made_by != given:

@@ -277,7 +277,7 @@ def test_folder_without_classes_is_refused(animals):
         read(classes=["cat", "dog", "cox"])
     with pytest.raises(ConfigurationError, match=r"`labelled_folders.classes` is .* give each class once"):
         read(classes=["cat", "dog", "cow", "dog"])
-    with pytest.raises(ConfigurationError, match=r"`labelled_folders.classes` is 'cat'; give a list: \['cat'\]"):
+    with pytest.raises(ConfigurationError, match=r"`labelled_folders.classes` is 'cat'; give a list: \['cat', 'dog'\]"):
         read(classes="cat")
     for size in (0, 4.5, "4", True):
         with pytest.raises(ConfigurationError, match=f"`size` of `labelled_folders` is {size!r}; it is a number of pi"):

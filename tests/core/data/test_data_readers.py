@@ -25,7 +25,7 @@ from core.data import (
     tfrecord,
     webdataset,
 )
-from core.errors import DataError
+from core.errors import ConfigurationError, DataError
 from core.testing import assert_source
 
 NUMBERS = np.arange(24, dtype=np.int64)  # of the examples, which identify them
@@ -194,6 +194,14 @@ every_reader = pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("reader", "argument"), [("csv", "files"), ("npz", "path"), ("text_files", "files"), ("tfds", "directory")]
+)
+def test_list_in_place_of_a_path_is_refused(reader, argument):
+    with pytest.raises(ConfigurationError, match=rf"`{reader}.{argument}` is \['a', 3\]; give one path as text, such"):
+        READERS[reader].read(["a", 3])
 
 
 @pytest.mark.long

@@ -274,6 +274,8 @@ def test_fault_of_the_first_record_is_named_before_the_run(tmp_path, record, fea
         ("levels", 3, 0),
         ("int", 2, 0, 1),
         ("int", "x"),
+        3,
+        [["int"]],
     ],
 )  # fmt: skip
 def test_unknown_declaration_is_refused(tmp_path, declared):
