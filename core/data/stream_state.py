@@ -58,7 +58,7 @@ def _encoded(state: Any) -> str | None:
     """Returns a state as JSON, or `None` if it wouldn't be the same when it is read back."""
     try:
         return json.dumps(_plain(state), allow_nan=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # PyTorch's, for a tensor with a gradient; a state in itself
         return None
 
 
@@ -99,5 +99,7 @@ def _restored(found: dict[str, Any]) -> Any:
     content = base64.b64decode(found[_BYTES])
     if "package" not in found:
         return content
-    array = np.frombuffer(content, found["dtype"]).reshape(found["shape"]).copy()
-    return array if found["package"] == "numpy" else importlib.import_module(found["package"]).from_dlpack(array)
+    array, package = np.frombuffer(content, found["dtype"]).reshape(found["shape"]).copy(), found["package"]
+    if package not in _ARRAYS:
+        raise ValueError(f"a state of the package {package!r}")
+    return array if package == "numpy" else importlib.import_module(package).from_dlpack(array)

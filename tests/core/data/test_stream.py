@@ -322,7 +322,13 @@ def test_a_state_is_read_back_in_its_types():
     again.state["c"][0, 0] = 7  # PyTorch refuses arrays that can't be written
 
 
-@pytest.mark.parametrize("state", [{1: 2}, {"x"}, {"x": np.nan}, {"base64": "x"}, np.array([None]), np.random])
+IN_ITSELF = []
+IN_ITSELF.append(IN_ITSELF)
+
+
+@pytest.mark.parametrize(
+    "state", [{1: 2}, {"x"}, IN_ITSELF, {"x": np.nan}, {"base64": "x"}, np.array([None]), np.random]
+)
 def test_a_state_that_would_change_is_not_kept(state):
     _, text = begun(Kept(state), None)
     assert text() is None
