@@ -31,14 +31,14 @@ class BertConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if isinstance(value, int)}
-        check_size(**given)
+        sizes = ("vocabulary", "context", "num_layers", "size", "num_heads", "types")
+        check_size(hidden=self.settings()["hidden"], **{name: getattr(self, name) for name in sizes})
         check_positive(epsilon=self.epsilon)
         check_fraction(dropout=self.dropout)
 
     def settings(self) -> dict[str, Any]:
         """Returns all settings by name, with the values that defaults stand for."""
-        return {**vars(self), "hidden": self.hidden or 4 * self.size}
+        return {**vars(self), "hidden": 4 * self.size if self.hidden is None else self.hidden}
 
 
 class EncoderBlock(Module):

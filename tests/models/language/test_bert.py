@@ -138,6 +138,10 @@ def test_evaluation_hides_the_same_places_each_time_and_counts_only_these():
     assert 15 < tf.reduce_sum(one.weight[1]) < 45
 
 
+def test_no_dropout_may_be_a_whole_number():
+    assert make_task(dropout=0).net.dropout.rate == 0
+
+
 def test_masked_language_model_passes_all_checks_of_a_task():
     task = make_task(num_layers=1, rate=0.5)
     assert_task(task, windows(), padding="document")
@@ -150,6 +154,7 @@ def test_masked_language_model_passes_all_checks_of_a_task():
         ({"rate": 1.0}, "`rate` is 1.0"),
         ({"num_heads": 5}, "doesn't divide `size=12`"),
         ({"num_layers": 0}, "`num_layers` is 0"),
+        ({"hidden": 0}, "`hidden` is 0"),
     ],
 )
 def test_settings_without_sense_are_refused(settings, says):
