@@ -41,9 +41,10 @@ class VectorQuantizer(Module):
 
     def nearest(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the code of the nearest vector for `x` [..., size]: [...]."""
-        wide = tf.cast(x, tf.float32)
-        # |x - w|² without |x|², which is the same for all codes.
-        scores = tf.reduce_sum(tf.square(self.w), 1) - 2.0 * tf.tensordot(wide, self.w, [[-1], [1]])
+        # |x - w|² without |x|², which is the same for all codes. Centred, since squares far from zero lose digits.
+        centre = tf.reduce_mean(self.w, 0)
+        wide, w = tf.cast(x, tf.float32) - centre, self.w - centre
+        scores = tf.reduce_sum(tf.square(w), 1) - 2.0 * tf.tensordot(wide, w, [[-1], [1]])
         return tf.argmin(scores, -1, tf.int32)
 
     def loss(self, x: tf.Tensor, *, commitment: float = 0.25) -> tf.Tensor:
@@ -78,5 +79,5 @@ def finite_scalars(x: tf.Tensor, levels: Sequence[int]) -> Quantized:
 
 
 def straight_through(x: tf.Tensor, rounded: tf.Tensor) -> tf.Tensor:
-    """Returns `rounded`, with the gradient of `x`."""
-    return x + tf.stop_gradient(rounded - x)
+    """Returns `rounded`, with the gradient of `x`; `nan` where `x` isn't finite."""
+    return tf.stop_gradient(rounded) + (x - tf.stop_gradient(x))  # exact, unlike x + (rounded - x)

@@ -24,9 +24,19 @@ def test_vector_becomes_the_nearest_of_the_code(quantizer):
     distances = np.linalg.norm(X[..., None, :] - quantizer.w.numpy(), axis=-1)
     made = quantizer(tf.constant(X))
     np.testing.assert_array_equal(made.codes, distances.argmin(-1))
-    np.testing.assert_allclose(made.vectors, quantizer.w.numpy()[distances.argmin(-1)], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(made.vectors, quantizer.w.numpy()[distances.argmin(-1)])
     entries = quantizer(tf.constant(quantizer.w.numpy()))
     np.testing.assert_array_equal(entries.codes, np.arange(6))
+
+
+def test_vectors_far_from_zero_or_from_the_code_have_their_nearest(quantizer):
+    w = quantizer.w.numpy()
+    near = quantizer(tf.constant(X)).codes
+    quantizer.w.assign(w + 1000.0)
+    np.testing.assert_array_equal(quantizer(tf.constant(X + 1000.0)).codes, near)
+    far = quantizer(tf.constant(1e8 * X))
+    np.testing.assert_array_equal(far.vectors, quantizer.w.numpy()[far.codes])
+    np.testing.assert_array_equal(finite_scalars(tf.fill([1, 2], 1e8), [4, 3]).vectors, [[0.5, 1.0]])
 
 
 def test_gradients_are_straight_through_and_the_loss_moves_both_sides(quantizer):
