@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from core.disk import write_whole
-from core.errors import ConfigurationError, as_said, did_you_mean, shown
+from core.errors import ConfigurationError, NoRoomError, as_said, did_you_mean, shown
 from trainers.runs.read import Run, read_run
 
 PROJECT = "tapeloop"
@@ -86,7 +86,7 @@ class Mirror:
 
         A tracker that is never reached meanwhile gets everything by the command, which then needs no address.
         """
-        with contextlib.suppress(OSError):  # a full disk doesn't end the run
+        with contextlib.suppress(OSError, NoRoomError):  # a full disk doesn't end the run here
             self._write()
         if self._prepare:
             self._prepare(self.url)

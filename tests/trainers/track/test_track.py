@@ -16,7 +16,7 @@ import urllib.request
 import pytest
 from mlflow import MlflowClient
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, NoRoomError
 from core.telemetry import JsonLines, Telemetry
 from tests.trainers.hooks.hooks_lab import Notes
 from tests.trainers.trainer_lab import idle, make, newest
@@ -182,6 +182,14 @@ def test_a_tracker_that_fails_in_many_ways_causes_one_warning(store, tmp_path, m
     _, notes = tracked(tmp_path, store, steps=200)
     assert next(count) > 2
     assert len([text for text in notes if "mlflow" in text]) == 1
+
+
+def test_a_full_disk_at_the_beginning_does_not_end_the_run(store, tmp_path, monkeypatch):
+    def full(contents, **_):
+        raise NoRoomError("the disk is full")
+
+    monkeypatch.setattr(mirror, "write_whole", full)
+    assert tracked(tmp_path, store)[0].step == 40
 
 
 @pytest.mark.long
