@@ -160,17 +160,8 @@ class MultiHeadAttention(Module):
         slopes = tf.constant(alibi_slopes(self.num_heads), q.dtype) if self.alibi else None
         # DTensor can't lay out the lists of tensors that loops over tiles fill.
         chunk_size = None if computes_by_parts(self.query.w) else self.chunk_size
-        return attend(
-            q,
-            k,
-            v,
-            causal=self.causal,
-            window=self.window,
-            slopes=slopes,
-            score_cap=self.score_cap,
-            chunk_size=chunk_size,
-            **options,
-        )
+        options.update(causal=self.causal, window=self.window, slopes=slopes, score_cap=self.score_cap)
+        return attend(q, k, v, chunk_size=chunk_size, **options)
 
     def _apart(self, x: tf.Tensor, context: tf.Tensor) -> Sequence[tf.Tensor]:
         return self.query(x), self.key(context), self.value(context)

@@ -120,7 +120,6 @@ class LSTMLanguageModel(NextToken):
         self.net = StackedLSTM(
             vocabulary=vocabulary, num_layers=num_layers, size=size, dropout=dropout, rng=rng.fold("net")
         )
-
         self.carried = None if sequences is None else CarriedStates(sequences, num_layers, size)
 
     def phases(self) -> list[Phase]:
