@@ -44,10 +44,10 @@ def test_files_are_downloaded_once_and_again_if_they_change(storage, tmp_path):
     folder = stored.cached("s3://bucket/data")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == {"a.csv", "b.csv", "b.txt", "old/c.csv"}
-    assert len(list_matches("s3://bucket/data/*")) == 3
-    assert [path.name for path in list_matches("s3://bucket/*/*.csv")] == ["a.csv", "b.csv"]
+    assert len(list_matches("source", "s3://bucket/data/*")) == 3
+    assert [path.name for path in list_matches("source", "s3://bucket/*/*.csv")] == ["a.csv", "b.csv"]
     Bucket(parse_address("s3://bucket/", "address", root=True)).write("top.csv", b"x\n")
-    assert [path.name for path in list_matches("s3://bucket/*.csv")] == ["top.csv"]
+    assert [path.name for path in list_matches("source", "s3://bucket/*.csv")] == ["top.csv"]
 
 
 def test_objects_that_are_gone_are_read_no_more(storage):
@@ -66,7 +66,7 @@ def test_objects_that_are_gone_are_read_no_more(storage):
     assert copies(*first) == {*first, "cats", "dogs"}
     bucket.remove(["b.csv"])
     stored.cached.cache_clear()
-    assert [path.name for path in list_matches("s3://bucket/data/*.csv")] == ["a.csv"]
+    assert [path.name for path in list_matches("source", "s3://bucket/data/*.csv")] == ["a.csv"]
     assert copies("a.csv", "cats/d.csv", "dogs") == {"a.csv", "cats", "cats/d.csv", "dogs"}
     assert copies("a.csv/part", "cats", "dogs") == {"a.csv", "a.csv/part", "cats", "dogs"}
 
