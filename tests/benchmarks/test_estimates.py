@@ -13,8 +13,7 @@ def test_page_has_every_configuration_that_trains_here():
     memory, times = (rows_in(page, key) for key in ("estimates", "times"))
     assert {row[0].strip("`") for row in memory} == {row[0].strip("`") for row in times} == names
     assert all(abs(float(row[-1].rstrip("%"))) <= 15 for row in memory)
-    in_loops = {"`text_lstm`"}  # over time, whose kernels are too small for a bound
-    assert all(1 <= float(row[-1]) <= (4 if row[0] in in_loops else 2) for row in times)
+    assert all(0.85 <= float(row[-1]) <= 2 for row in times)  # a bound is as exact as the speeds measured for it
 
 
 @pytest.mark.long
