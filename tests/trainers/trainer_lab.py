@@ -1,6 +1,7 @@
 """A small trainer for tests, its metric lines, and a crash."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
@@ -24,6 +25,7 @@ from trainers.workdir import Workdir
 class Small(Line):
     """Fits points through dropout, with an optimizer that has slots: random draws and all saved state matter."""
 
+    net: Callable[..., tf.Tensor]
     optimizer = sgd(0.1, momentum=0.9)
 
     def __init__(self, *, rng):

@@ -59,7 +59,7 @@ def test_a_guarded_port_is_reached_where_the_cluster_names_it_and_nowhere_else(g
         for guard in port_guard.fence(Cluster((f"127.0.0.1:{number}",), 0)):
             stack.enter_context(guard)
         stack.enter_context(listening_as_tensorflow_does(number))
-        assert is_reached(*of("127.0.0.1"), number)
+        assert is_reached(of("127.0.0.1")[0], number)
         if guards_work:
             assert not any(is_reached(address, number) for address in others)
 

@@ -1,6 +1,7 @@
 """`Update(clip_examples=...)`: clips the gradient of each example, on any number of replicas and microbatches."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -112,6 +113,8 @@ class Weighted(Clipped):
 
 
 class Normalised(Clipped):
+    net: Callable[..., tf.Tensor]
+
     def __init__(self, *, rng):
         super().__init__(rng=rng)
         self.net = layers.BatchNorm(3)
