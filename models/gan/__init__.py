@@ -3,6 +3,8 @@
 from models.gan.batch_norm import BatchNormGan
 from models.gan.dcgan import DcGanDiscriminator, DcGanGenerator, dcgan_networks
 from models.gan.mlp import MlpDiscriminator, MlpGenerator, mlp_networks
+from models.gan.style_discriminator import StyleDiscriminator
+from models.gan.style_generator import StyleGenerator
 from models.gan.task import Gan
 
 __all__ = [
@@ -12,6 +14,8 @@ __all__ = [
     "Gan",
     "MlpDiscriminator",
     "MlpGenerator",
+    "StyleDiscriminator",
+    "StyleGenerator",
     "dcgan_networks",
     "mlp_networks",
 ]
