@@ -23,6 +23,7 @@ PEERS = {
     "torch": ["torch lightning"],
     "transformers": ["torch transformers"],
     "vision": ["torchvision timm transformers safetensors numpy"],
+    "image_quality": ["torch torchvision pytorch-fid torch-fidelity lpips scipy numpy"],
     "kubernetes": ["kubeflow-training"],  # with the client of Kubernetes
 }
 

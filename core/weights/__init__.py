@@ -14,10 +14,12 @@
 """
 
 from core.weights.begin import Begun, begin_with
+from core.weights.fit import check_types
 from core.weights.lora import Lora, merge_all
 from core.weights.of_checkpoint import AVERAGES, checkpoint
 from core.weights.of_file import npz_weights, open_safetensors, safetensors_weights
 from core.weights.shards import open_shards
+from core.weights.torch_files import open_state_dict
 from core.weights.weights import ArrayType, StartFrom, Weights
 
 __all__ = [
@@ -28,10 +30,12 @@ __all__ = [
     "StartFrom",
     "Weights",
     "begin_with",
+    "check_types",
     "checkpoint",
     "merge_all",
     "npz_weights",
     "open_safetensors",
     "open_shards",
+    "open_state_dict",
     "safetensors_weights",
 ]

@@ -54,6 +54,18 @@ def fitted(variables: Mapping[str, tf.Variable], weights: Weights, start: StartF
     return Fit(parts, [path for path in here if path not in parts], [names[path][0] for path in unused])
 
 
+def check_types(
+    here: Mapping[str, ArrayType], there: Mapping[str, ArrayType], *, network: str, place: str, advice: str
+) -> None:
+    """Raises a `CheckpointError` that lists all differences unless `there` has the names and types of `here`."""
+    rows = [("missing", name, str(kind), "-") for name, kind in here.items() if name not in there]
+    rows += [("misshapen", n, str(kind), str(there[n])) for n, kind in here.items() if there.get(n, kind) != kind]
+    rows += [("unexpected", name, "-", str(kind)) for name, kind in there.items() if name not in here]
+    if rows:
+        listed = table(rows, network, "there")
+        raise CheckpointError(f"{place} has other arrays than {network}:\n{listed}\n{advice[0].upper()}{advice[1:]}.")
+
+
 def _fits(there: ArrayType, here: ArrayType) -> bool:
     return there == here or (there.dtype in NARROW and here == ArrayType("float32", there.shape))
 

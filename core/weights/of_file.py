@@ -92,7 +92,7 @@ class FileWeights(Weights):
 
 def open_npz(path: Path) -> FileWeights:
     """Reads all arrays of an `.npz` file into memory."""
-    sha256 = _hashed(path)
+    sha256 = hashed(path)
     try:
         arrays = read_npz(path)
     except DataError as error:
@@ -110,7 +110,7 @@ def open_safetensors(path: Path) -> FileWeights:
             f"the package `safetensors`, which such files need, is missing or broken ({error}): `pip install "
             "-e '.[weights]'` installs it. `@npz_weights()` needs no package."
         ) from error
-    sha256 = _hashed(path)
+    sha256 = hashed(path)
 
     def explained(error: Exception) -> CheckpointError:
         return CheckpointError(
@@ -136,13 +136,14 @@ def open_safetensors(path: Path) -> FileWeights:
     return FileWeights(path, sha256, types, read)
 
 
-def _hashed(path: Path) -> str:
+def hashed(path: Path) -> str:
+    """Returns the SHA-256 of a file of weights. If it can't be read, the error suggests a similar name."""
     try:
         return file_sha256(path)
     except OSError as error:
         siblings = [other.name for other in path.parent.iterdir() if other.is_file()] if path.parent.is_dir() else []
         raise CheckpointError(
-            f"`{path}`, from which this run should start, can't be read: {error.strerror}."
+            f"the weights `{path}` can't be read: {error.strerror}."
             f"{did_you_mean(path.name, [other for other in siblings if other != path.name])} Give the path of the "
             "file; a relative one starts at the command's working directory."
         ) from error

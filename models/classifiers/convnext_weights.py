@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import gin
 
 from core.data.files import path_of
-from core.weights import StartFrom, open_safetensors
+from core.weights import StartFrom, open_state_dict
 from models.classifiers.convnext import ConvNeXt
 from models.classifiers.state_dicts import Layout, StateDict, layer, layout_of, norm
 
@@ -55,13 +55,14 @@ TORCHVISION = Layout(
 
 @gin.configurable
 def convnext_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}) -> StartFrom:
-    """Starts a run from a ConvNeXt of `timm` or `torchvision`: `path` is a `.safetensors` file of its state dict.
+    """Starts a run from a ConvNeXt of `timm` or `torchvision`.
 
-    `take` and `rename` use the names in a `ConvNeXtClassifier`: `net/downs/0/w`, `net/logits/w`.
+    `path` is a file of its state dict, `.pth` or `.safetensors`. `take` and `rename` use the names in a
+    `ConvNeXtClassifier`: `net/downs/0/w`, `net/logits/w`.
     """
 
     def opened() -> StateDict:
-        file = open_safetensors(path_of(path))
+        file = open_state_dict(path_of(path))
         layout = layout_of(file, {"timm": TIMM, "torchvision": TORCHVISION}, ConvNeXt)
         return StateDict(file, layout, ConvNeXt, "`ConvNeXtClassifier.blocks`")
 

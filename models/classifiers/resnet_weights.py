@@ -13,15 +13,13 @@ import tensorflow as tf
 
 from core.data.files import path_of
 from core.layers import BatchNorm
-from core.weights import ArrayType, StartFrom, open_safetensors
+from core.weights import ArrayType, StartFrom, open_state_dict
 from models.classifiers.resnet import ResNet
-from models.classifiers.state_dicts import Layout, StateDict, layer, norm
+from models.classifiers.state_dicts import Layout, StateDict, batch_norm, layer
 
 
 def _conv_norm(conv: str, bn: str, ours: str) -> dict[str, tuple[str, ...]]:
-    averages = {"running_mean": "moving_mean", "running_var": "moving_variance"}
-    names = {f"{bn}/{theirs}": (f"{ours}/norm/{own}",) for theirs, own in averages.items()}
-    return layer(conv, f"{ours}/conv") | norm(bn, f"{ours}/norm") | names
+    return layer(conv, f"{ours}/conv") | batch_norm(bn, f"{ours}/norm")
 
 
 def _stage(i: int) -> dict[str, tuple[str, ...]]:
@@ -41,9 +39,10 @@ LAYOUT = Layout(
 
 @gin.configurable
 def resnet_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}) -> StartFrom:
-    """Starts a run from a ResNet of `torchvision` or `timm`: `path` is a `.safetensors` file of its state dict.
+    """Starts a run from a ResNet of `torchvision` or `timm`.
 
-    `take` and `rename` use the names in a `ResNetClassifier`: `net/stem/conv/w`, `net/logits/w`.
+    `path` is a file of its state dict, `.pth` or `.safetensors`. `take` and `rename` use the names in a
+    `ResNetClassifier`: `net/stem/conv/w`, `net/logits/w`.
     """
     return StartFrom(lambda: ResNetWeights(path), path, take, rename)
 
@@ -56,7 +55,7 @@ class ResNetWeights(StateDict):
     """
 
     def __init__(self, path: str):
-        super().__init__(open_safetensors(path_of(path)), LAYOUT, ResNet, "`ResNetClassifier.depth`")
+        super().__init__(open_state_dict(path_of(path)), LAYOUT, ResNet, "`ResNetClassifier.depth`")
         weights = [_weight_of(name) for name in self.types if name.endswith("/moving_variance")]
         self.types = {**self.types, **dict.fromkeys(weights, ArrayType("float32", ()))}
 

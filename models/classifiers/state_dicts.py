@@ -14,7 +14,7 @@ import tensorflow as tf
 from core.arguments import listed
 from core.errors import CheckpointError, ConfigurationError
 from core.module import Module, named_variables
-from core.weights import ArrayType, Weights
+from core.weights import ArrayType, Weights, check_types
 
 AXES = {4: (2, 3, 1, 0), 2: (1, 0)}  # of their kernels and matrices, in the order of ours
 BACK = {4: (3, 2, 0, 1), 2: (1, 0)}
@@ -72,6 +72,12 @@ def layer(theirs: str, *ours: str) -> dict[str, tuple[str, ...]]:
 def norm(theirs: str, ours: str) -> dict[str, tuple[str, ...]]:
     """Returns the names of a norm's scale and offset."""
     return {f"{theirs}/weight": (f"{ours}/scale",), f"{theirs}/bias": (f"{ours}/offset",)}
+
+
+def batch_norm(theirs: str, ours: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names of a `BatchNorm`'s arrays."""
+    averages = {"running_mean": "moving_mean", "running_var": "moving_variance"}
+    return norm(theirs, ours) | {f"{theirs}/{name}": (f"{ours}/{own}",) for name, own in averages.items()}
 
 
 class _Place(NamedTuple):
@@ -147,7 +153,7 @@ def layout_of(tensors: Weights, layouts: Mapping[str, Layout], network: type[Mod
 
 def arrays(net: Module, layout: Layout, program: str) -> dict[str, npt.NDArray[Any]]:
     """Returns the arrays of `net` under the names of `program`, for `safetensors.numpy.save_file`."""
-    ours = {path: v.numpy() for path, v in named_variables(net).items() if not path.endswith("/moving_weight")}
+    ours = {path: v.numpy() for path, v in _shared(net).items()}
     if layout.needs is not None and layout.needs not in ours:
         raise ConfigurationError(
             f"a {type(net).__name__} of {program} needs `{layout.needs}`, which this network lacks, so that program "
@@ -165,6 +171,42 @@ def arrays(net: Module, layout: Layout, program: str) -> dict[str, npt.NDArray[A
             "compute the network: `trainers.load` gives its variables."
         )
     return found
+
+
+def assign_all(net: Module, tensors: Weights, layout: Layout, advice: str) -> None:
+    """Assigns every variable of `net` from a state dict. If an array is missing, unknown or misshapen, assigns none.
+
+    The error lists all of these, under the names in the file, and ends with `advice`.
+    """
+    variables = _shared(net)
+    entries = {entry.name: entry for entry in layout.of_ours(list(variables))}
+    assert len(entries) == len(variables), "the layout names every variable"
+    wanted = {name: ArrayType("float32", _theirs(entry, variables)) for name, entry in entries.items()}
+    found = {name: kind for name, kind in tensors.types.items() if name in wanted or not layout.ignores(name)}
+    check_types(_dotted(wanted), _dotted(found), network=type(net).__name__, place=tensors.place, advice=advice)
+    values = {name: tensors.read(name) for name in wanted}
+    for name, value in values.items():
+        if not np.isfinite(value).all():
+            raise CheckpointError(f"`{name.replace('/', '.')}` of {tensors.place} isn't finite: {advice}.")
+    for name, value in values.items():
+        (path,) = entries[name].paths
+        value = value.reshape(_without(value.shape, entries[name].ones))
+        variables[path].assign(np.transpose(value, _axes(path, AXES, value.ndim)))
+
+
+def _dotted(types: Mapping[str, ArrayType]) -> dict[str, ArrayType]:
+    return {name.replace("/", "."): kind for name, kind in types.items()}
+
+
+def _shared(net: Module) -> dict[str, tf.Variable]:
+    """Returns the variables that PyTorch has, too: it doesn't correct moving averages by a weight."""
+    return {path: v for path, v in named_variables(net).items() if not path.endswith("/moving_weight")}
+
+
+def _theirs(entry: Entry, variables: Mapping[str, tf.Variable]) -> tuple[int, ...]:
+    (path,) = entry.paths
+    shape, (before, after) = tuple(variables[path].shape), entry.ones
+    return (*[1] * before, *(shape[axis] for axis in _axes(path, BACK, len(shape))), *[1] * after)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from core.data.files import path_of
 from core.disk import write_whole
-from core.weights import StartFrom, Weights, open_safetensors
+from core.weights import StartFrom, Weights, open_state_dict
 from core.weights.pretrained_folder import FILE, number, open_tensors, read_config
 from models.classifiers.state_dicts import Layout, StateDict, arrays, layer, layout_of, norm
 from models.classifiers.vit import ViT
@@ -88,8 +88,9 @@ COMPUTED: Mapping[str, tuple[Any, ...]] = {"model_type": ("vit",), "hidden_act":
 def vit_weights(path: str, *, take: Sequence[str] = ("*",), rename: Mapping[str, str] = {}) -> StartFrom:
     """Starts a run from a ViT of `transformers`, `timm` or `torchvision`.
 
-    `path` is a folder that `save_pretrained` of `transformers` wrote, or a `.safetensors` file of a state dict of
-    `timm` or `torchvision`. `take` and `rename` use the names in a `ViTClassifier`: `net/patches/w`, `net/logits/w`.
+    `path` is a folder that `save_pretrained` of `transformers` wrote, or a file of a state dict of `timm` or
+    `torchvision`, `.pth` or `.safetensors`. `take` and `rename` use the names in a `ViTClassifier`:
+    `net/patches/w`, `net/logits/w`.
     """
     return StartFrom(lambda: _opened(path_of(path)), path, take, rename)
 
@@ -117,7 +118,7 @@ def _settings(net: ViT) -> dict[str, Any]:
 
 def _opened(path: Path) -> ViTWeights:
     if not path.is_dir():
-        file = open_safetensors(path)
+        file = open_state_dict(path)
         return ViTWeights(file, layout_of(file, {"timm": TIMM, "torchvision": TORCHVISION}, ViT), {})
     config = read_config(path, COMPUTED, "ViTClassifier")
     heads, epsilon = number(config, path, "num_attention_heads", 12), number(config, path, "layer_norm_eps", 1e-12)

@@ -72,6 +72,7 @@ PLACES = {  # the first prefix of a file's path counts
     "models/classifiers/state_dicts": "docs/use-a-run.md#weights-of-other-programs",
     "models/classifiers/vit_weights": "docs/use-a-run.md#weights-of-other-programs",
     "models/classifiers": "docs/cookbook.md#image-classifiers",
+    "models/features": "docs/gans.md#image-quality",
     "models/language/bert_weights": "docs/use-a-run.md#weights-of-other-programs",
     "models/language/gpt2": "docs/use-a-run.md#weights-of-other-programs",
     "models/language/hugging_face": "docs/use-a-run.md#weights-of-other-programs",

@@ -1,0 +1,1 @@
+"""Compares measures of image quality with those of `pytorch-fid`, `torch-fidelity` and `lpips`, on random weights."""
