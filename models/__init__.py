@@ -38,10 +38,19 @@ from models.language import (
     greedy,
     sampled,
 )
-from models.quantizers import Quantized, VectorQuantizer, finite_scalars
+from models.quantizers import (
+    Quantized,
+    Quantizer,
+    ScalarQuantizer,
+    VectorQuantizer,
+    finite_scalars,
+    scalar_quantizer,
+    vector_quantizer,
+)
 from models.simclr import SimClr
 from models.translation import CycleGan, Pix2Pix, Translation
 from models.vae import Vae
+from models.vq_vae import VqVae
 
 __all__ = [
     "BatchNormGan",
@@ -63,9 +72,11 @@ __all__ = [
     "MlpClassifier",
     "Pix2Pix",
     "Quantized",
+    "Quantizer",
     "RectifiedFlow",
     "ResNet",
     "ResNetClassifier",
+    "ScalarQuantizer",
     "SimClr",
     "SoftmaxRegression",
     "Transformer",
@@ -76,6 +87,7 @@ __all__ = [
     "VectorQuantizer",
     "ViT",
     "ViTClassifier",
+    "VqVae",
     "beam_search",
     "dcgan_networks",
     "ddim",
@@ -86,5 +98,7 @@ __all__ = [
     "heun",
     "mlp_networks",
     "sampled",
+    "scalar_quantizer",
     "unet",
+    "vector_quantizer",
 ]

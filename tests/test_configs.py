@@ -35,6 +35,7 @@ CONFIGURATIONS = {  # how each is tested
         "digits_pix2pix",
         "digits_simclr",
         "digits_vae",
+        "digits_vqvae",
         *TEXTS,
     },
     "summary in a test of its own": {"text_small"},

@@ -32,6 +32,7 @@ SUBJECTS = [
     "digits_edm",
     "digits_simclr",
     "digits_vae",
+    "digits_vqvae",
     "digits_vit",
     "text_tiny",
     "text_lstm",
@@ -43,6 +44,7 @@ PRODUCTS = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "Einsum")
 # Products in float32 in every phase: of losses and metrics, of kernels with their vectors, of an augmentation's pixels,
 # and convolutions whose CPU kernel wouldn't sum in float32 itself. Scores may exceed float16.
 WIDE = ("core/losses/", "core/layers/weight_norm.py", "core/data/augment.py", "core/layers/windows.py", "_contrast")
+WIDE += ("models/quantizers.py",)  # distances
 SCORES = ("core/layers/attend", "core/layers/dense_attention", "core/layers/tiled_attention")
 
 

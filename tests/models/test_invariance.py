@@ -19,6 +19,7 @@ TINY = {
     "digits_resnet": ("ResNetClassifier.width = 4",),
     "digits_simclr": ("SimClr.channels = [8, 8]", "SimClr.hidden = 8", "SimClr.projection = 4"),
     "digits_vae": ("Vae.hidden = [8]", "Vae.latent_size = 4"),
+    "digits_vqvae": ("VqVae.channels = [8]", "vector_quantizer.num_codes = 8", "adamw.epsilon = 1e-3"),
     "digits_vit": ("ViTClassifier.size = 8", "ViTClassifier.num_layers = 2", "ViTClassifier.num_heads = 2"),
     "digits_mlp": ("MlpClassifier.sizes = [64, 8, 10]",),
     **CHANGES,

@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 from core.random import Rng
-from models import VectorQuantizer, finite_scalars
+from models import ScalarQuantizer, VectorQuantizer, finite_scalars
 
 X = np.random.RandomState(0).normal(size=[4, 5, 3]).astype(np.float32)
 
 
 @pytest.fixture
 def quantizer():
-    made = VectorQuantizer(6, 3, rng=Rng.from_seed(0))
+    made = VectorQuantizer(6, 3, commitment=0.5, rng=Rng.from_seed(0))
     assert np.abs(made.w).max() <= 1 / 6
     made.w.assign(np.random.RandomState(1).normal(size=[6, 3]))
     return made
@@ -46,7 +46,7 @@ def test_gradients_are_straight_through_and_the_loss_moves_both_sides(quantizer)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         through = tf.reduce_sum(quantizer(x).vectors * weights)
-        loss = quantizer.loss(x, commitment=0.5)
+        loss = quantizer.loss(x)
     np.testing.assert_allclose(loss, 1.5 * ((X - entry) ** 2).sum(-1), rtol=1e-5)
     np.testing.assert_allclose(tape.gradient(through, x), weights, rtol=1e-6)
     assert tape.gradient(through, quantizer.w) is None
@@ -67,6 +67,13 @@ def test_finite_scalars_reach_each_code_once():
     digits = np.stack([code % 8, code // 8 % 5, code // 40], 1)
     np.testing.assert_allclose(values, (digits - [4, 2, 1]) / [4, 2, 1], atol=1e-6)
     np.testing.assert_allclose(finite_scalars(tf.zeros([1, 3]), [8, 5, 3]).vectors, [[0, 0, 0]], atol=1e-6)
+
+
+def test_codes_have_the_entries_that_they_came_from(quantizer):
+    for made in (quantizer, ScalarQuantizer([8, 5, 2])):
+        found = made(tf.constant(3.0 * X))
+        np.testing.assert_allclose(made.entries(found.codes), found.vectors, atol=1e-6)
+    assert np.isnan(ScalarQuantizer([3, 3]).entries(tf.constant([-1, 0, 9]))[:, 0]).tolist() == [True, False, True]
 
 
 def test_gradient_of_finite_scalars_is_that_of_the_bound():

@@ -233,7 +233,8 @@ class Evaluator:
     def evaluate(self, alive: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Returns the metrics of the task's `evaluate` over the whole source. Calls `alive` after each chunk."""
         self.averaged.update()
-        sums = self.sums.spec.zero_sums()
+        handed, taken = self.backend.handed, self.backend.taken  # a mesh doesn't add a vector of the host to its own
+        sums = tf.nest.map_structure(lambda x: taken(handed(x), x.dtype), self.sums.spec.zero_sums())
         self.sums.trace()
         with explained(self.source):
             for batches, (features, mask) in zip(self._batches_of_chunk, self._chunks, strict=False):
