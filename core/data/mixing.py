@@ -50,7 +50,7 @@ def _partners(images: tf.Tensor, labels: tf.Tensor, rng: Rng) -> tuple[tf.Tensor
     """
     place, unit = tf.unstack(rng.wide.rows.uniform(images.shape[0] or tf.shape(images)[0], 2), axis=1)
     order = tf.argsort(all_rows(place))
-    following = tf.gather(tf.roll(order, -1, 0), tf.argsort(order))
+    following = tf.gather(order, (tf.argsort(order) + 1) % tf.size(order))
     mine = own_rows(following)
     return tf.gather(all_rows(images), mine), tf.gather(all_rows(labels), mine), unit
 

@@ -164,8 +164,18 @@ def _decomposition(op: tf.Operation) -> Said | None:
     )
 
 
+def _incomplete_beta(op: tf.Operation) -> Said | None:
+    if op.type != "Betainc":
+        return None
+    return (
+        "`tf.math.betainc`, by which `mixup` draws from a beta distribution, ends the process on a mesh",
+        "draw by other operations",
+    )
+
+
 _RULES: tuple[Callable[[tf.Operation], Said | None], ...] = (
     _decomposition,
+    _incomplete_beta,
     _new_axis,
     _scattered,
     _scalar_select,
