@@ -280,6 +280,10 @@ class RowRng(NamedTuple):
         noise = -tf.math.log(-tf.math.log(uniform))
         return tf.argmax(tf.cast(logits, tf.float32) + noise, -1, tf.int32)
 
+    def numbers(self, rows: int) -> tf.Tensor:
+        """Returns the numbers of this part's rows in the whole batch or sample, from 0: int32 [rows]."""
+        return tf.cast(self.rng.first_row, tf.int32) + tf.range(rows)
+
     def bits(self, *shape: Any) -> tf.Tensor:
         """Draws uniform uint32, one row per example."""
         rows, *rest = shape

@@ -23,6 +23,7 @@ from core.metrics.classification import Confusion, IoU, PrecisionRecall, accurac
 from core.metrics.frechet import Frechet
 from core.metrics.generation import ClassCoverage, CodeUsage, in_manifold
 from core.metrics.images import psnr, ssim
+from core.metrics.kernel import kernel_distance
 from core.metrics.ranking import AUC
 from core.metrics.regression import MAE, R2, RMSE
 from core.metrics.state import BitsPerByte, Figures, Mean, Perplexity, State, merge
@@ -45,6 +46,7 @@ __all__ = [
     "State",
     "accuracy",
     "in_manifold",
+    "kernel_distance",
     "merge",
     "predicted",
     "psnr",

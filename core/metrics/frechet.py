@@ -10,6 +10,17 @@ from core.metrics.state import weights_of
 from core.random import Rng
 
 
+def features_of(name: str, value: Any) -> tf.Tensor:
+    """Returns `value` as float64, in which squares of float32 numbers are exact."""
+    value = tf.cast(arguments.floats(name, value), tf.float64)
+    if value.shape.rank != 2 or value.shape[1] is None:
+        raise ValueError(
+            f"`{name}` has shape {value.shape}; give features [rows, features], such as a classifier's last hidden "
+            "layer, their number known: `tf.reshape`, `tf.ensure_shape`."
+        )
+    return value
+
+
 class Frechet(NamedTuple):
     """The Fréchet distance of Gaussians fitted to two sets of features (Dowson and Landau, 1982; Heusel et al., 2017).
 
@@ -27,7 +38,7 @@ class Frechet(NamedTuple):
         Without `weight`, `real` and `fake` may have different numbers of rows. Pass `features[:0]` to leave a set
         unchanged.
         """
-        real, fake = _features("real", real), _features("fake", fake)
+        real, fake = features_of("real", real), features_of("fake", fake)
         if real.shape[1] != fake.shape[1]:
             raise ValueError(
                 f"`fake` has shape {fake.shape}, but `real` {real.shape}: one network makes the features of both."
@@ -41,7 +52,7 @@ class Frechet(NamedTuple):
         A perfect generator would have this distance. Compare it with a generator's distance for as many real and fake
         examples as a half has. If the number of rows is odd, each split omits one row.
         """
-        features = _features("features", features)
+        features = features_of("features", features)
         if splits < 1:
             raise ValueError(f"`splits` is {splits}; it counts random splits in two: 10 make the mean steady.")
         rng, half = Rng.from_seed(seed).wide, tf.shape(features)[0] // 2
@@ -64,17 +75,6 @@ class Frechet(NamedTuple):
         distance = tf.reduce_sum(tf.square(mean_1 - mean_2)) + tf.linalg.trace(cov_1 + cov_2) - 2.0 * overlap
         distance = tf.maximum(distance, 0.0)  # that of equal sets is zero up to rounding
         return tf.cast(tf.where(sane, distance, nan(distance.dtype)), tf.float32)
-
-
-def _features(name: str, value: Any) -> tf.Tensor:
-    """Returns `value` as float64, in which squares of float32 numbers are exact."""
-    value = tf.cast(arguments.floats(name, value), tf.float64)
-    if value.shape.rank != 2 or value.shape[1] is None:
-        raise ValueError(
-            f"`{name}` has shape {value.shape}; give features [rows, features], such as a classifier's last hidden "
-            "layer, their number known: `tf.reshape`, `tf.ensure_shape`."
-        )
-    return value
 
 
 def _products(name: str, features: tf.Tensor, weight: Any) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """Fidelity and diversity of generated samples, measured separately: manifolds, classes, and codes of a quantiser."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -7,6 +8,8 @@ import tensorflow as tf
 from core import arguments
 from core.choice import nan, zero_where
 from core.metrics.state import poisoned, weights_of
+
+_TOGETHER = 2048  # rows whose distances are computed at once
 
 
 def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
@@ -34,13 +37,27 @@ def in_manifold(features: Any, reference: Any, *, k: int = 3) -> tf.Tensor:
         raise ValueError(
             f"`k` is {k}, but `reference` has {size} rows, each with one neighbour less; give more, or k=3."
         )
-    between = _squared_distances(reference, reference)
-    between = tf.linalg.set_diag(between, tf.zeros_like(between[0]))
-    # The nearest row to a row is itself, so its k-th neighbour comes after it.
-    radii = -tf.math.top_k(-between, k + 1).values[:, k]
-    inside = tf.reduce_any(_squared_distances(features, reference) <= radii, axis=1)
+    reference = tf.cast(reference, tf.float64)
+    radii = _by_parts(lambda part, first: _radii(part, first, reference, k), reference)
+    inside = _by_parts(lambda x, _: tf.reduce_any(_squared_distances(x, reference) <= radii, axis=1), features)
     sane = tf.reduce_all(tf.math.is_finite(features), axis=1) & tf.reduce_all(tf.math.is_finite(reference))
     return tf.where(sane, tf.cast(inside, tf.float32), nan(tf.float32))
+
+
+def _radii(part: tf.Tensor, first: int, reference: tf.Tensor, k: int) -> tf.Tensor:
+    """Returns the squared distances from the rows of `reference` in `part`, from number `first` on, to a neighbour."""
+    between = _squared_distances(part, reference)
+    between = tf.linalg.set_diag(between, tf.zeros(tf.shape(between)[:1], between.dtype), k=first)
+    # The nearest row to a row is itself, so its k-th neighbour comes after it.
+    return -tf.math.top_k(-between, k + 1).values[:, k]
+
+
+def _by_parts(fn: Callable[[tf.Tensor, int], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Returns `fn(x, 0)`, computed from parts of many rows: their distances don't fit into memory together."""
+    rows = x.shape[0] or 0
+    if rows <= _TOGETHER:
+        return fn(x, 0)
+    return tf.concat([fn(x[first : first + _TOGETHER], first) for first in range(0, rows, _TOGETHER)], axis=0)
 
 
 def _squared_distances(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

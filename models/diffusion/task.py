@@ -89,7 +89,7 @@ class Diffusion(Task):
         noise = {"noise": rng.fold("sample").normal([n, *self.image_shape])}
         if self.num_classes is None:
             return self.generate(noise)
-        label = tf.range(n) % self.num_classes
+        label = rng.rows.numbers(n) % self.num_classes
         return {**self.generate({**noise, "label": label}), "label": label}
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:

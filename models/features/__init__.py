@@ -1,5 +1,6 @@
 """Pretrained networks whose features measure the quality of images. The user gives their weights."""
 
-from models.features.inception import Inception, load_inception
+from models.features.inception import Inception, inception_arrays, load_inception
+from models.features.quality import image_quality
 
-__all__ = ["Inception", "load_inception"]
+__all__ = ["Inception", "image_quality", "inception_arrays", "load_inception"]

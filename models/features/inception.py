@@ -4,8 +4,9 @@ It differs from torchvision's network: averages don't count padding, and the las
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, Union
+from typing import Any, NamedTuple, TypeAlias, Union
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from core import initializers, layers
@@ -14,7 +15,7 @@ from core.errors import CheckpointError
 from core.module import Module
 from core.random import Rng
 from core.weights import open_state_dict
-from models.classifiers.state_dicts import Layout, assign_all, batch_norm
+from models.classifiers.state_dicts import Layout, arrays, assign_all, batch_norm
 from models.features.images import in_colour, resized
 
 SIZE, FEATURES, CLASSES = 299, 2048, 1008
@@ -213,6 +214,11 @@ def layout_of(net: Inception) -> Layout:
         names[f"{name}/conv/weight"] = (f"units/{name}/conv/w",)
         names |= batch_norm(f"{name}/bn", f"units/{name}/norm")
     return Layout(names, ignored=r"fc/(weight|bias)|.*/num_batches_tracked")
+
+
+def inception_arrays(net: Inception) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays of `net` under their names in `pytorch-fid`'s file, for `safetensors.numpy.save_file`."""
+    return arrays(net, layout_of(net), "pytorch-fid")
 
 
 def load_inception(path: str) -> Inception:

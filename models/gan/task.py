@@ -126,7 +126,7 @@ class Gan(Task):
 
     def sample(self, rng: Rng, n: int) -> Batch:
         """Generates `n` images; a conditional network cycles through the classes."""
-        label = None if self.num_classes is None else tf.range(n) % self.num_classes
+        label = None if self.num_classes is None else rng.rows.numbers(n) % self.num_classes
         image = self.g(rng.rows.normal(n, self.latent_size), label)
         return {"image": image} if label is None else {"image": image, "label": label}
 

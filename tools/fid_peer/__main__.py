@@ -55,6 +55,8 @@ def compared(folder: Path, theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any
             yield f"Inception features of {size} images, `{file}`", net(images).numpy(), theirs[f"features_{i}"]
     real, fake = (tf.constant(theirs[name]) for name in ("real", "fake"))
     yield "Fréchet distance", metrics.Frechet.of(real, fake).result().numpy(), theirs["fid"]
+    kid = metrics.kernel_distance(real, fake, subsets=1, subset_size=len(real))
+    yield "kernel distance", kid.numpy(), theirs["kid"]
     yield "precision", np.mean(metrics.in_manifold(fake, real)), theirs["precision"]
     yield "recall", np.mean(metrics.in_manifold(real, fake)), theirs["recall"]
 

@@ -177,6 +177,7 @@ FILES = {
     "DigitQuality": "digits",
     "EarlyStopping": "early_stopping",
     "Histograms": "histograms",
+    "ImageQuality": "image_quality",
     "Judge": "samples",
     "LinearProbe": "probe",
     "NoiseScale": "noise_scale",

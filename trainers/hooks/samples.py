@@ -126,9 +126,17 @@ def _sampler_of(run: Run, count: int) -> Sampler:
 
 
 def make_sampler(
-    task: Task, seed: int, count: int, *, narrowing: Narrowing = AS_GIVEN, say: Callable[[str], object] = print
+    task: Task,
+    seed: int,
+    count: int,
+    *,
+    in_parts: bool = False,
+    narrowing: Narrowing = AS_GIVEN,
+    say: Callable[[str], object] = print,
 ) -> Sampler:
     """Returns a function that draws `count` samples, with the same random numbers each time.
+
+    With `in_parts`, the function takes the number of a part (int64), and draws the `count` samples of this part.
 
     Traces `task.sample` without running it. Raises an error if it returns no images or has side effects. Suspicious
     code is reported with `say`.
@@ -136,8 +144,10 @@ def make_sampler(
     name = f"`{type(task).__name__}.sample`"
 
     @tf.function(autograph=False)
-    def sample() -> Mapping[str, tf.Tensor]:
+    def sample(*part: tf.Tensor) -> Mapping[str, tf.Tensor]:
         rng = Rng.from_seed(seed).fold("samples")._replace(num_rows=count, dtype=narrowing.dtype)
+        for number in part:  # draws that rows share differ between parts, too
+            rng = rng.fold(number)._replace(first_row=number * count)
         sampled = lambda: narrowing.call(lambda _: task.sample(rng, count), {})  # noqa: E731
         made: Any = inspected(task, "`sample`", sampled, say=say, rng=rng)
         if not isinstance(made, Mapping) or "image" not in made:
@@ -145,7 +155,7 @@ def make_sampler(
             raise ConfigurationError(f"{name} returned {found}; {_IMAGES}")
         return dict(made)
 
-    traced = sample.get_concrete_function()
+    traced = sample.get_concrete_function(*([tf.TensorSpec([], tf.int64)] if in_parts else []))
     image = traced.structured_outputs["image"]
     shape = image.shape
     fits = shape.rank == 4 and shape[0] in (None, count) and shape[3] in (None, 1, 2, 3, 4)
@@ -169,5 +179,9 @@ def encode_grid(image: Any) -> bytes:
 
 def encode_png(image: Any) -> bytes:
     """Returns the bytes of a PNG of one image [height, width, channels] in [-1, 1]."""
-    levels = tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)
-    return bytes(tf.io.encode_png(levels).numpy())
+    return bytes(tf.io.encode_png(levels(image)).numpy())
+
+
+def levels(image: Any) -> tf.Tensor:
+    """Returns the levels from 0 to 255, uint8, of an image in [-1, 1]."""
+    return tf.cast(tf.clip_by_value((image + 1.0) * 127.5, 0.0, 255.0) + 0.5, tf.uint8)

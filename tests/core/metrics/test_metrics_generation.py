@@ -10,7 +10,7 @@ import scipy.linalg
 import tensorflow as tf
 
 from core import metrics
-from core.metrics import ClassCoverage, Frechet, in_manifold
+from core.metrics import ClassCoverage, Frechet, generation, in_manifold, kernel_distance
 
 Array = np.ndarray
 
@@ -119,6 +119,35 @@ def test_halves_of_four_points_are_one_of_three_pairs_of_pairs() -> None:
     assert all(abs(mean - x) > 1e-3 for x in possible)  # not one split sixty times
 
 
+# The kernel distance
+
+
+def mmd(real: Array, fake: Array) -> float:
+    """Computes the paper's unbiased estimate pair by pair."""
+
+    def kernel(x: Array, y: Array) -> float:
+        return float((x.astype(np.float64) @ y / len(x) + 1) ** 3)
+
+    def among(rows: Array) -> float:
+        return float(np.mean([kernel(x, y) for i, x in enumerate(rows) for j, y in enumerate(rows) if i != j]))
+
+    return among(real) + among(fake) - 2 * float(np.mean([kernel(x, y) for x in real for y in fake]))
+
+
+def test_the_kernel_distance_is_the_papers() -> None:
+    real, fake = sample(0, 12, 4), sample(1, 12, 4, 1.3, 0.5)
+    expected = mmd(real, fake)
+    assert float(kernel_distance(real, fake, subsets=1, subset_size=12)) == pytest.approx(expected, rel=1e-5)
+    assert float(kernel_distance(fake, real, subsets=3, subset_size=12)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_kernel_distance_of_subsets_is_without_bias() -> None:
+    real, same, other = sample(0, 400, 4), sample(1, 400, 4), sample(2, 400, 4, 1.0, 0.5)
+    found = [float(kernel_distance(real, x, subsets=10, subset_size=100)) for x in (same, other)]
+    assert abs(found[0]) < 0.1 * found[1]
+    assert found[1] == pytest.approx(float(kernel_distance(real, other, subsets=1, subset_size=400)), rel=0.2)
+
+
 # The manifold
 
 
@@ -134,6 +163,13 @@ def test_membership_is_the_papers(k: int) -> None:
         expected = membership(features, reference, k)
         assert 0 < expected.mean() < 1
         np.testing.assert_array_equal(in_manifold(features, reference, k=k), expected)
+
+
+def test_membership_is_the_same_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, real = (sample(i, 60, 4, 1.0 + i) for i in range(2))
+    whole = in_manifold(fake, real)
+    monkeypatch.setattr(generation, "_TOGETHER", 7)
+    np.testing.assert_array_equal(in_manifold(fake, real), whole)
 
 
 def test_membership_on_a_line_by_hand() -> None:
@@ -198,6 +234,10 @@ def test_a_class_out_of_range_makes_coverage_nan(index: int, compiled: bool) -> 
         (
             lambda: in_manifold(tf.zeros([4, 2]), tf.zeros([9, 3])),
             "`reference` has shape (9, 3), but `features` (4, 2)",
+        ),
+        (
+            lambda: kernel_distance(tf.zeros([9, 2]), tf.zeros([8, 2]), subset_size=9),
+            "`subset_size` is 9, but `real` has 9 rows and `fake` 8",
         ),
         (lambda: ClassCoverage.of([0.5], 10), "`predictions` is float32"),
         (lambda: ClassCoverage.of([0], 0), "`num_classes` is 0"),

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from core.errors import CheckpointError
 from core.module import named_variables
 from core.weights import ArrayType, Weights
-from models.classifiers.state_dicts import arrays, assign_all
-from models.features import Inception, load_inception
+from models.classifiers.state_dicts import assign_all
+from models.features import Inception, inception_arrays, load_inception
 from models.features.images import in_colour, resized
 from models.features.inception import AVERAGE, HALVE, MAX, layout_of
 
@@ -73,7 +73,7 @@ def test_pools_dont_count_padding():
 
 def test_other_files_are_refused_tensor_by_tensor():
     net = Inception()
-    found = arrays(net, layout_of(net), "pytorch-fid")
+    found = inception_arrays(net)
     assert len(found) == 94 * 5
     assert found["Mixed_6c.branch7x7dbl_4.conv.weight"].shape == (160, 160, 7, 1)
     assert found["Mixed_7c.branch3x3dbl_3b.bn.running_var"].shape == (384,)
@@ -99,7 +99,7 @@ def weights():
     """Returns the arrays of a network whose values keep their size from layer to layer."""
     random, found = np.random.RandomState(0), {}
     net = Inception()
-    for name, x in sorted(arrays(net, layout_of(net), "pytorch-fid").items()):
+    for name, x in sorted(inception_arrays(net).items()):
         if x.ndim == 4:
             found[name] = (random.randn(*x.shape) * np.sqrt(2.0 / x[0].size)).astype(np.float32)
         else:
