@@ -27,7 +27,7 @@ from models.diffusion import (
     heun,
     unet,
 )
-from models.gan import BatchNormGan, Gan, dcgan_networks, mlp_networks
+from models.gan import Augmentation, BatchNormGan, Gan, StyleGan2, dcgan_networks, mlp_networks
 from models.language import (
     LanguageModel,
     LSTMLanguageModel,
@@ -53,6 +53,7 @@ from models.vae import Vae
 from models.vq_vae import VqVae
 
 __all__ = [
+    "Augmentation",
     "BatchNormGan",
     "Classifier",
     "ConvNeXt",
@@ -79,6 +80,7 @@ __all__ = [
     "ScalarQuantizer",
     "SimClr",
     "SoftmaxRegression",
+    "StyleGan2",
     "Transformer",
     "TransformerConfig",
     "Translation",

@@ -33,6 +33,7 @@ EXAMPLES = {
     "networks": lambda **_: (None, None),
     "game": adversarial.non_saturating(),
     "image_shape": [256, 256, 3],
+    "channels": [4, 4],
     "sizes": [4, 4],
     "vocabulary": 4,
     "context": 4,
