@@ -1,8 +1,8 @@
 """`python -m tools.fid_peer [--environment=DIR]`: checks measures of image quality.
 
-`pytorch-fid` and `torch-fidelity` compute features and distances with random weights in a separate environment (some
-three gigabytes to download, mostly CUDA), unless `--environment` names one that has them. Tapeloop reads the same files
-of weights, and computes the same.
+`pytorch-fid`, `torch-fidelity` and `lpips` compute features and distances with random weights in a separate environment
+(some three gigabytes to download, mostly CUDA), unless `--environment` names one that has them. Tapeloop reads the same
+files of weights, and computes the same.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from benchmarks.environments import prepare
 from core import metrics
-from models.features import load_inception
+from models.features import load_inception, load_lpips
 
 NEAR = 1e-4  # of the largest value
 
@@ -29,7 +29,9 @@ NEAR = 1e-4  # of the largest value
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the largest relative difference of each measure; returns 1 if one exceeds the tolerance."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
-    parser.add_argument("--environment", type=Path, metavar="DIR", help="one with pytorch-fid and torch-fidelity")
+    parser.add_argument(
+        "--environment", type=Path, metavar="DIR", help="one with pytorch-fid, torch-fidelity and lpips"
+    )
     flags = parser.parse_args(arguments)
     python = flags.environment / "bin" / "python" if flags.environment else prepare("image_quality")
     worst = 0.0
@@ -53,6 +55,9 @@ def compared(folder: Path, theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any
             images = theirs[f"images_{i}"]
             size = "x".join(map(str, images.shape[1:3]))
             yield f"Inception features of {size} images, `{file}`", net(images).numpy(), theirs[f"features_{i}"]
+    for kind in ("alex", "vgg"):
+        distance = load_lpips(str(folder / f"{kind}.pth"), str(folder / f"{kind}_heads.pth"), kind)
+        yield f"LPIPS of {kind}", distance(*theirs[f"{kind}_images"]).numpy(), theirs[kind]
     real, fake = (tf.constant(theirs[name]) for name in ("real", "fake"))
     yield "Fréchet distance", metrics.Frechet.of(real, fake).result().numpy(), theirs["fid"]
     kid = metrics.kernel_distance(real, fake, subsets=1, subset_size=len(real))

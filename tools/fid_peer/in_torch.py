@@ -1,13 +1,15 @@
-"""Computes what `tools.fid_peer` compares; needs torchvision, pytorch-fid and torch-fidelity.
+"""Computes what `tools.fid_peer` compares; needs torchvision, pytorch-fid, torch-fidelity and lpips.
 
 python in_torch.py FOLDER    writes random weights, images, and what the libraries compute of them
 """
 
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import lpips
 import numpy as np
 import torch
 import torchvision
@@ -47,6 +49,25 @@ def features(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def perceptual(folder: Path, kind: str, model: str) -> dict[str, np.ndarray]:
+    """Saves random weights of the network of LPIPS. Returns distances of random images, with the package's heads."""
+    weights = random_weights(getattr(torchvision.models, model)())
+    convolutions = {name: x for name, x in weights.items() if name.startswith("features")}
+    torch.save(convolutions, folder / f"{kind}.pth")
+    found = lpips.LPIPS(net=kind, pnet_rand=True, verbose=False)  # with the package's heads
+    numbers = iter(range(100))
+    for part in (part for stage in found.net.children() if isinstance(stage, torch.nn.Sequential) for part in stage):
+        number = next(numbers)
+        if isinstance(part, torch.nn.Conv2d):
+            part.load_state_dict({x: weights[f"features.{number}.{x}"] for x in ("weight", "bias")})
+    heads = Path(lpips.__file__).parent / "weights" / "v0.1" / f"{kind}.pth"
+    shutil.copy(heads, folder / f"{kind}_heads.pth")
+    images = 2 * torch.rand([2, 3, 3, 70, 90]) - 1
+    with torch.no_grad():
+        distance = found(*images)[:, 0, 0, 0].numpy()
+    return {f"{kind}_images": images.permute(0, 1, 3, 4, 2).numpy(), kind: distance}
+
+
 def distances() -> dict[str, Any]:
     """Returns two sets of features, and the libraries' distances of them. A subset of all rows needs no draw."""
     real = np.random.RandomState(0).gamma(2.0, size=[ROWS, FEATURES])
@@ -68,6 +89,12 @@ def distances() -> dict[str, Any]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     where = Path(sys.argv[1])
-    np.savez(where / "computed.npz", **features(where), **distances())
-    names = ("torch", "torchvision", "pytorch-fid", "torch-fidelity")
+    np.savez(
+        where / "computed.npz",
+        **features(where),
+        **distances(),
+        **perceptual(where, "alex", "alexnet"),
+        **perceptual(where, "vgg", "vgg16"),
+    )
+    names = ("torch", "torchvision", "pytorch-fid", "torch-fidelity", "lpips")
     print(", ".join(f"{name} {version(name)}" for name in names), flush=True)
