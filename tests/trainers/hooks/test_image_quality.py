@@ -66,7 +66,7 @@ def test_measures_are_those_of_the_images_on_any_number_of_replicas(tmp_path):
     path = str(tmp_path / "a.safetensors")
     save_file(arrays, path)
     found = []
-    for strategy in (None, mirrored(["CPU:0", "CPU:1"])):
+    for strategy in (None, mirrored(2)):
         hook = ImageQuality(weights=path, samples=7, real_samples=9, batch_size=4)
         trainer = make(
             tmp_path,
