@@ -17,6 +17,7 @@ LEARNT = {  # by 60 steps
     "inner_loop": lambda figures: figures["loss"] < 0.9 * figures["unadapted"],
     "catch": lambda figures: figures["caught"] > 0.3,  # it begins at 0.2
     "byol": lambda figures: figures["probe/accuracy"] > 0.9,
+    "speech": lambda figures: figures["label_errors"] < 0.3,  # it begins at 1
     "pcgrad": lambda figures: figures["accuracy"] > 0.5,
     "cart_pole": lambda figures: figures["length"] > 30.0,  # it begins at 10
 }
