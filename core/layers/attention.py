@@ -150,7 +150,7 @@ class MultiHeadAttention(Module):
         after = cache.length + time
         tf.debugging.assert_less_equal(after, sizes(cache.keys)[1], f"{full}; make a larger one")
         q, k, v = self._by_head(self._apart(x, x), cache.length)
-        keys, values = (_write(old, new, cache.length) for old, new in ((cache.keys, k), (cache.values, v)))
+        keys, values = (written(old, new, cache.length) for old, new in ((cache.keys, k), (cache.values, v)))
         # A query sees no key beyond its own position, so it doesn't see the unfilled ones.
         y = self._attend(q, keys, values, first_query=cache.length)
         y = nan_unless(after <= sizes(cache.keys)[1], self.out(_join(y)))
@@ -215,7 +215,7 @@ def _join(y: tf.Tensor) -> tf.Tensor:
     return tf.reshape(y, [batch, time, heads * size])
 
 
-def _write(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+def written(old: tf.Tensor, new: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
     """Returns `old` with `new` from position `first` on. XLA has no slices of unknown size, so this uses `tf.where`."""
     distance = tf.range(tf.shape(old)[1]) - first
     time = tf.shape(new)[1]

@@ -79,6 +79,7 @@ PLACES = {  # the first prefix of a file's path counts
     "models/language/llama": "docs/use-a-run.md#weights-of-other-programs",
     "models/language/pretrained": "docs/use-a-run.md#weights-of-other-programs",
     "models/language/sampling": "docs/cookbook.md#text-generation",
+    "models/language/t5_weights": "docs/use-a-run.md#weights-of-other-programs",
     "models/language": "docs/cookbook.md#language-model",
     "models": "docs/gans.md",
     "trainers/replay/repeat_steps": "docs/troubleshooting.md#any-other-step",
