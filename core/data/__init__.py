@@ -27,6 +27,7 @@ from core.data.map_style import MapStyle
 from core.data.markov import markov
 from core.data.mixing import cutmix, mixup
 from core.data.mixture import Mixture, mixture
+from core.data.number_words import number_words
 from core.data.packed import Packed, packed
 from core.data.parquet_files import parquet
 from core.data.pipeline import eval_chunks, position_indices, train_chunks
@@ -86,6 +87,7 @@ __all__ = [
     "mixup",
     "mnist",
     "npz",
+    "number_words",
     "packed",
     "paired_folders",
     "parquet",

@@ -2,8 +2,8 @@
 
 PyTorch makes and saves models with random weights in a separate environment (some three gigabytes to download, mostly
 CUDA) unless `--environment` names one that has `torch` and `transformers`. Tapeloop's models load them with
-`@gpt2_weights`, `@llama_weights` or `@bert_weights`, and compute the same logits; `transformers` loads what they write,
-bit for bit.
+`@gpt2_weights`, `@llama_weights`, `@bert_weights` or `@t5_weights`, and compute the same logits; `transformers` loads
+what they write, bit for bit.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +25,12 @@ from benchmarks.environments import prepare
 from core.layers import RotaryScaling
 from core.optimizers import sgd
 from core.random import Rng
-from core.weights import begin_with
-from models import LanguageModel, MaskedLanguageModel
-from models.language import bert_weights, gpt2_weights, llama_weights
+from core.weights import StartFrom, begin_with
+from models import LanguageModel, MaskedLanguageModel, TextToText
+from models.language import bert_weights, gpt2_weights, llama_weights, t5_weights
 from models.language.bert_weights import save_bert
 from models.language.pretrained import save_pretrained
+from models.language.t5_weights import save_t5
 
 NEAR = 1e-4  # of the largest logit
 
@@ -59,6 +60,11 @@ _ENCODER: dict[str, Any] = {
     "hidden": 100,
     "num_heads": 4,
 }
+_T5: dict[str, Any] = {"vocab_size": 500, "d_model": 48, "d_kv": 10, "d_ff": 100, "num_layers": 3, "num_heads": 4}
+_T5 |= {"num_decoder_layers": 2, "relative_attention_num_buckets": 16, "relative_attention_max_distance": 40}
+_PAIRS: dict[str, Any] = {"vocabulary": 500, "size": 48, "head_size": 10, "hidden": 100, "num_layers": 3}
+_PAIRS |= {"num_heads": 4, "num_decoder_layers": 2, "buckets": 16, "farthest": 40}
+_LATER: dict[str, Any] = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}  # T5 1.1
 _SCALES: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 # Llama 3.2, 1 B, with two of its layers.
 _LARGE: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 2, "intermediate_size": 8192}
@@ -87,6 +93,11 @@ MODELS = {
         {"vocabulary": 30522, "context": 512, "num_layers": 12, "size": 768, "num_heads": 12, "mask_token": 103},
         shard="200MB",
     ),
+    "T5, few layers": Model("t5", _T5, _PAIRS),
+    "T5 1.1 in bfloat16, several files": Model(
+        "t5", {**_T5, **_LATER}, {**_PAIRS, "feed_forward": "geglu", "tied": False}, "bfloat16", "60KB"
+    ),
+    "T5, 60 M": Model("t5", {}, {"vocabulary": 32128, "num_layers": 6, "size": 512, "num_heads": 8}, shard="100MB"),
     "Llama": Model("llama", _SMALL, _LLAMA),
     "Llama 3.1, scaled positions": Model(
         "llama",
@@ -114,6 +125,21 @@ MODELS = {
         },
         shard="500MB",
     ),
+}
+
+
+class Family(NamedTuple):
+    """Tapeloop's task for a type of model, and its two conversions."""
+
+    task: Callable[..., Any]
+    weights: Callable[[str], StartFrom]
+    save: Callable[[Any, Path], str]
+
+
+FAMILIES = {
+    "bert": Family(MaskedLanguageModel, bert_weights, save_bert),
+    "gpt2": Family(LanguageModel, gpt2_weights, save_pretrained),
+    "t5": Family(TextToText, t5_weights, save_t5),
 }
 
 
@@ -151,21 +177,22 @@ def in_transformers(python: Path, *words: str) -> str:
 
 def compared(folder: Path, back: Path, model: Model) -> tuple[float, float]:
     """Returns the largest difference from the logits in `folder`, and their largest magnitude; writes `back`."""
-    kind = MaskedLanguageModel if model.kind == "bert" else LanguageModel
-    task = kind(**model.ours, optimizer=sgd(0.1), rng=Rng.from_seed(0))
-    weights = {"bert": bert_weights, "gpt2": gpt2_weights}.get(model.kind, llama_weights)
-    begin_with(weights(str(folder)), task)
-    assert (save_bert if model.kind == "bert" else save_pretrained)(task.net, back) == model.kind
+    family = FAMILIES.get(model.kind, Family(LanguageModel, llama_weights, save_pretrained))
+    task = family.task(**model.ours, optimizer=sgd(0.1), rng=Rng.from_seed(0))
+    begin_with(family.weights(str(folder)), task)
+    assert family.save(task.net, back) == model.kind
     with np.load(folder / "computed.npz") as computed:
         given = {name: tf.constant(x, tf.int32) for name, x in computed.items() if name != "logits"}
         tokens, theirs = given["input_ids"], computed["logits"]
-    seen = np.ones(tokens.shape, bool)
+    counts = np.ones(theirs.shape[:2], bool)
     if model.kind == "bert":
-        seen = given["attention_mask"].numpy() > 0
-        ours = task.net(tokens, tf.where(seen, 0, -1), types=given["token_type_ids"]).numpy()
+        counts = given["attention_mask"].numpy() > 0
+        ours = task.net(tokens, tf.where(counts, 0, -1), types=given["token_type_ids"]).numpy()
+    elif model.kind == "t5":
+        ours = task.net(tokens, given["decoder_input_ids"], seen=given["attention_mask"] > 0).numpy()
     else:
         ours = task.net(tokens).numpy()
-    return float(abs(ours - theirs)[seen].max()), float(abs(theirs[seen]).max())
+    return float(abs(ours - theirs)[counts].max()), float(abs(theirs[counts]).max())
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ def make(folder: Path, kind: str, settings: dict[str, int], *, shard: str, dtype
         for parameter in model.parameters():  # initially biases are zero and scales one
             parameter += torch.randn_like(parameter) * 0.02
         model = model.to(getattr(torch, dtype)).float()  # rounded, if the file is narrow
-        tokens = torch.randint(model.config.vocab_size, [2, min(model.config.max_position_embeddings, 128)])
-        inputs = {"input_ids": tokens, **(masks(tokens) if kind == "bert" else {})}
+        longest = getattr(model.config, "max_position_embeddings", 128)  # T5 has no limit
+        tokens = torch.randint(model.config.vocab_size, [2, min(longest, 128)])
+        inputs = {"input_ids": tokens, **masks(kind, tokens)}
         logits = model(**inputs).logits
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
     (folder / "kind").write_text(kind)
@@ -31,14 +32,18 @@ def make(folder: Path, kind: str, settings: dict[str, int], *, shard: str, dtype
 
 
 def class_of(kind: str) -> type:
-    return transformers.AutoModelForMaskedLM if kind == "bert" else transformers.AutoModelForCausalLM
+    special = {"bert": transformers.AutoModelForMaskedLM, "t5": transformers.AutoModelForSeq2SeqLM}
+    return special.get(kind, transformers.AutoModelForCausalLM)
 
 
-def masks(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns padding after a third of the second row, and the first row's second segment."""
+def masks(kind: str, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns padding after a third of the second row, with the first row's second segment or a decoder's inputs."""
+    if kind not in ("bert", "t5"):
+        return {}
     seen, types = torch.ones_like(tokens), torch.zeros_like(tokens)
     seen[1, tokens.shape[1] // 3 :], types[0, tokens.shape[1] // 2 :] = 0, 1
-    return {"attention_mask": seen, "token_type_ids": types}
+    more = {"decoder_input_ids": tokens[:, 20:].flip(1)} if kind == "t5" else {"token_type_ids": types}
+    return {"attention_mask": seen, **more}
 
 
 def load(folder: Path, back: Path) -> None:

@@ -32,7 +32,7 @@ TOGETHER = 64  # texts generated at once, limited by the size of the key-value c
 
 @gin.configurable
 class Texts(Hook):
-    """Continues each of `prompts`. Writes the texts to `samples/`, and each text's first line to the console.
+    """Continues or answers each of `prompts`. Writes the texts to `samples/`, and their first lines to the console.
 
     The random numbers are the same each time.
     """
@@ -68,11 +68,16 @@ class Texts(Hook):
 
 def check_writes(task: Task) -> None:
     """Raises an error for a task that can't write text."""
-    if not hasattr(task, "write"):
+    if not writes(task):
         raise ConfigurationError(
             f"`{type(task).__name__}` writes no text: it needs `write(rng, prompts, lengths, *, end, vocabulary)`, as "
-            "`LanguageModel` has. Remove the hook `Texts` and `--prompt`."
+            "`LanguageModel` has, or `answer`, as `TextToText` has. Remove the hook `Texts` and `--prompt`."
         )
+
+
+def writes(task: Task) -> bool:
+    """Says whether a task continues texts (`write`) or answers them (`answer`)."""
+    return hasattr(task, "write") or hasattr(task, "answer")
 
 
 def make_writer(
@@ -86,8 +91,9 @@ def make_writer(
 ) -> Writer:
     """Returns a function that continues each prompt, with the same random numbers each time.
 
-    Traces `task.write` without running it. Raises an error for unusable prompts, or if `write` is missing or has side
-    effects. Suspicious code is reported with `say`.
+    A task with `answer` instead of `write` answers each prompt in a new line. Traces the task's function without
+    running it. Raises an error for unusable prompts, or if the function is missing or has side effects. Suspicious code
+    is reported with `say`.
     """
     check_writes(task)
     tokenizer = source.tokenizer
@@ -96,6 +102,8 @@ def make_writer(
             f"the source `{source.name}` has no `tokenizer`, which prompts need: train on a source of text."
         )
     end, vocabulary = tokenizer.end, tokenizer.vocabulary
+    answers = not hasattr(task, "write")
+    name = "answer" if answers else "write"
     encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
     rows, longest = min(len(encoded), TOGETHER), max(map(len, encoded))
     rng = Rng.from_seed(seed).fold("texts")._replace(dtype=narrowing.dtype)
@@ -103,9 +111,9 @@ def make_writer(
     @tf.function(autograph=False)
     def write(first: tf.Tensor, prompts: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         rows_of = rng._replace(first_row=first)
-        written = functools.partial(task.write, rows_of, prompts, lengths, end=end, vocabulary=vocabulary)
+        written = functools.partial(getattr(task, name), rows_of, prompts, lengths, end=end, vocabulary=vocabulary)
         with narrowing.computing():
-            made: tf.Tensor = inspected(task, "`write`", written, say=say, rng=rng)
+            made: tf.Tensor = inspected(task, f"`{name}`", written, say=say, rng=rng)
         return made
 
     traced = write.get_concrete_function(
@@ -114,8 +122,8 @@ def make_writer(
     found: Any = traced.structured_outputs
     if not (tf.is_tensor(found) and found.dtype.is_integer and found.shape.rank == 2 and found.shape[0] == rows):
         raise ConfigurationError(
-            f"`{type(task).__name__}.write` returned {shown(found)}; it must return tokens, integers of shape [{rows}, "
-            "length]."
+            f"`{type(task).__name__}.{name}` returned {shown(found)}; it must return tokens, integers of shape "
+            f"[{rows}, length]."
         )
 
     def texts() -> Iterator[bytes]:
@@ -129,11 +137,14 @@ def make_writer(
                 if "Tensor had" not in error.message:  # from `tf.debugging.check_numerics`
                     raise
                 raise NotFiniteError(
-                    f"`{type(task).__name__}.write` can't choose a token: logits aren't finite, although the weights "
+                    f"`{type(task).__name__}.{name}` can't choose a token: logits aren't finite, although the weights "
                     "are. Look for a division, logarithm or root of zero in the network."
                 ) from error
             for row, tokens in zip(written.numpy(), group, strict=False):
-                yield tokenizer.decode(row[: _end(row, len(tokens), end)].tolist())
+                if answers:
+                    yield tokenizer.decode([*tokens]) + b"\n" + tokenizer.decode(row[: _end(row, 0, end)].tolist())
+                else:
+                    yield tokenizer.decode(row[: _end(row, len(tokens), end)].tolist())
 
     return lambda: [*texts()]
 

@@ -14,13 +14,13 @@ from core.precision import SAMPLE
 from models.translation.task import checked_translation
 from trainers.errors.tensorflow import explained
 from trainers.hooks.samples import encode_grid, encode_png, make_sampler
-from trainers.hooks.texts import check_writes, make_writer, readable
+from trainers.hooks.texts import check_writes, make_writer, readable, writes
 from trainers.session import Session
 from trainers.trainer import Trainer
 
 
 def run(session: Session) -> int:
-    """Writes files below `samples/` in the workdir: texts that continue each `--prompt`, or images as PNG.
+    """Writes files below `samples/` in the workdir: texts that continue or answer each `--prompt`, or images as PNG.
 
     The images are new ones, or with `--images=DIR`, translations of the images in that folder.
     """
@@ -30,9 +30,10 @@ def run(session: Session) -> int:
         check_writes(task)
     elif session.flags.images:
         checked_translation(task)
-    elif hasattr(task, "write"):
+    elif writes(task):
         raise ConfigurationError(
-            f"`--prompt` is missing: `{type(task).__name__}` continues a given text, as in `--prompt='The value of'`."
+            f"`--prompt` is missing: `{type(task).__name__}` {'continues' if hasattr(task, 'write') else 'answers'} a "
+            "given text, as in `--prompt='The value of'`."
         )
     trainer.state.restore(session.required_checkpoint())
     trainer.averaged.update()

@@ -28,8 +28,8 @@ USAGE = """python -m trainers.weights --to=hf FOLDER [--step=400] [--folder=DIR]
 Writes the weights of a run for another program, into DIR (default: the run's folder with `-hf`, `-timm` or
 `-torchvision` added). The weights are those that evaluation reads: averages, if the run keeps any.
 
-  hf           a `LanguageModel` like GPT-2, Llama, Mistral, Qwen2 or Qwen3, a `MaskedLanguageModel` (BERT) or
-               a `ViTClassifier`, for `from_pretrained` of `transformers`
+  hf           a `LanguageModel` like GPT-2, Llama, Mistral, Qwen2 or Qwen3, a `MaskedLanguageModel` (BERT), a
+               `TextToText` (T5) or a `ViTClassifier`, for `from_pretrained` of `transformers`
   timm         a `ResNetClassifier`, `ViTClassifier` or `ConvNeXtClassifier`, as `model.safetensors` for
                `load_state_dict` of `timm`
   torchvision  the same for `torchvision`"""
@@ -82,13 +82,16 @@ def run(flags: FlagValues) -> int:
 def _write_hf(task: Any, folder: Path) -> str:
     from models import Transformer, ViT
     from models.classifiers.vit_weights import save_vit
-    from models.language import Bert
+    from models.language import T5, Bert
     from models.language.bert_weights import save_bert
     from models.language.pretrained import save_pretrained
+    from models.language.t5_weights import save_t5
 
-    net = _only(task, (Transformer, Bert, ViT), "hf")
+    net = _only(task, (Transformer, Bert, T5, ViT), "hf")
     if isinstance(net, ViT):
         return save_vit(net, folder)
+    if isinstance(net, T5):
+        return save_t5(net, folder)
     return save_bert(net, folder) if isinstance(net, Bert) else save_pretrained(net, folder)
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from core.data import ArraySource
+from core.data import ArraySource, number_words
 from core.errors import CheckpointError, ConfigurationError, DataError
 from core.module import named_variables
 from core.optimizers import sgd
@@ -22,6 +22,7 @@ from models.language import T5, T5Config, TextToText, beam_search, t5_weights
 from models.language.t5 import bucket_by_distance
 from models.language.t5_weights import save_t5
 from tests.models.language import numpy_t5
+from trainers.hooks.texts import make_writer
 
 RNG = Rng.from_seed(0)
 VOCABULARY, END, EPSILON = 30, 1, 1e-3
@@ -186,6 +187,17 @@ def test_search_over_more_beams_finds_answers_that_are_no_less_probable():
         return np.where(ended, 0.0, each).sum(-1)
 
     assert (log_probability(wide) >= log_probability(greedy) - 1e-4).all()
+
+
+def test_prompts_are_answered_in_a_new_line():
+    source, task = number_words("test"), make_task(vocabulary=39, answer_length=3)
+    prompts = ["4072", "13"]
+    together = make_writer(task, source, prompts, seed=0)()
+    assert [text.split(b"\n")[0] for text in together] == [b"4072", b"13"]
+    assert together == [make_writer(task, source, [prompt], seed=0)()[0] for prompt in prompts]
+    tokens = tf.constant([source.tokenizer.encode(b"13")])
+    answer = task.answer(RNG, tokens, tf.constant([2]), end=END, vocabulary=39)[0].numpy().tolist()
+    assert together[1] == b"13\n" + source.tokenizer.decode(answer[: [*answer, END].index(END)])
 
 
 @pytest.mark.parametrize(
