@@ -138,13 +138,13 @@ def test_evaluation_puts_each_example_in_a_group_of_its_own():
 
 
 @pytest.mark.long
-def test_replicas_and_microbatches_change_nothing():
-    """With whole groups, and both carried numbers."""
+def test_replicas_and_microbatches_change_nothing(smooth):
+    """With whole groups, and both carried numbers. At a kink, rounding would change R1 by more than rounding."""
     task = made(augmentation=Augmentation(), augmentation_images=100, path_every=2, r1_every=3)
     found, expected = (train(task, DATA, n, n, steps=4) for n in (2, 1))
     assert_same(found, expected, norms=1e-4)
-    assert found[0].variables["task/probability/value"] > 0.0
-    assert found[0].variables["task/path_mean/value"] > 0.0
+    assert found[0].variables["probability/value"] > 0.0
+    assert found[0].variables["path_mean/value"] > 0.0
 
 
 def test_channels_that_halve_too_often_are_refused():
