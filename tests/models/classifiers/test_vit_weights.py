@@ -219,7 +219,7 @@ def test_config_with_another_activation_is_refused(folder):
         (functools.partial(vit, pool="mean"), "torchvision", "a ViT of torchvision needs `token`"),
         (functools.partial(vit, pool="mean"), "hf", "a ViT of transformers needs `token`"),
         (functools.partial(vit, registers=2), "timm", "timm has no name for `registers`, which this ViT has"),
-        (convnext, "hf", "`--to=hf` writes a `Transformer` or `Bert` or `ViT`"),
+        (convnext, "hf", "`--to=hf` writes a `Transformer` or `Bert` or `T5` or `ViT`"),
     ],
 )
 def test_network_that_a_library_cannot_compute_is_not_written(make, program, says, tmp_path):
