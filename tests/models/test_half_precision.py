@@ -37,6 +37,7 @@ SUBJECTS = [
     "text_tiny",
     "text_lstm",
     "text_bert",
+    "text_t5",
 ]
 PLAIN = ("digits_mlp", "digits_vae")
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}

@@ -92,6 +92,7 @@ CHANGES = {
         "LanguageModel.hidden = 32",
     ),
     "text_small": (*NARROW_TEXT, "LanguageModel.vocabulary = 257"),
+    "text_t5": ("TextToText.num_layers = 1", "TextToText.size = 8", "TextToText.num_heads = 2"),
     "text_tiny": NARROW_TEXT,
 }
 # GANs amplify rounding: Adam takes full steps for a gradient that is rounding only, and the other network answers.
