@@ -135,7 +135,6 @@ def words(text):
     return {word.rstrip("s") for word in re.findall("[a-z]{3,}", text.lower())} - set(PLAIN.split())
 
 
-@pytest.mark.long
 def test_every_message_links_to_a_paragraph_that_speaks_of_it():
     told, unlike, without = 0, [], []
     for path, line, code, text in messages():
