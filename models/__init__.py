@@ -25,8 +25,8 @@ from models.diffusion import (
     diffusion_mlp,
     euler,
     heun,
-    unet,
 )
+from models.diffusion.unet import unet  # not from the package: `models.diffusion.unet` would name the module
 from models.gan import Augmentation, BatchNormGan, Gan, StyleGan2, dcgan_networks, mlp_networks
 from models.language import (
     LanguageModel,
