@@ -64,6 +64,11 @@ def test_the_reference_has_all_that_a_package_exports_with_its_docstring(package
             assert re.search(alone, inspect.getsource(importlib.import_module(home)), re.MULTILINE), f"`{place}`"
 
 
+def test_reference_describes_no_module_in_place_of_what_it_exports():
+    places = {place for _, names in PUBLIC.values() for place in names.values()}
+    assert [place for place in places if (CHECKOUT / f"{place.replace('.', '/')}.py").exists()] == []
+
+
 def test_reference_has_what_pages_import_from_a_module():
     exported = {place for _, names in PUBLIC.values() for place in names.values()}
     for page in [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]:
