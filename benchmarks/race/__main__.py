@@ -4,12 +4,15 @@ The search trains each rule with two seeds per rate, and keeps the rate with the
 try equally many rates. Then each rule trains with three other seeds over parts of AdamW's steps, its schedule
 fitted to each. A rule has reached AdamW's loss where the line through its losses crosses the mean of AdamW's final
 ones. Runs stay in `--kept`; the command, called again, trains what is missing.
+
+Step times come from short runs in turns at the end: a machine in use slows the race, but not these ratios.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +26,7 @@ from benchmarks.race.rules import RULES
 from benchmarks.running import CHECKOUT
 
 SEARCH_SEEDS, SEEDS, PARTS = (100, 101), (0, 1, 2), (0.4, 0.6, 0.8, 1.0)
+TURNS, PACE_STEPS = 5, 100
 
 
 class Work(NamedTuple):
@@ -45,13 +49,6 @@ WORKS = {
 }
 
 
-class Run(NamedTuple):
-    """A finished training: its final held-out loss, and the median seconds of its steps."""
-
-    loss: float
-    step_seconds: float
-
-
 def bindings(work: str, name: str, *, peak: float, seed: int, steps: int) -> list[str]:
     """Returns the bindings of a run, which complete the work's gin file."""
     rule, own = RULES[name], WORKS[work]
@@ -70,8 +67,8 @@ def bindings(work: str, name: str, *, peak: float, seed: int, steps: int) -> lis
     ]
 
 
-def train(work: str, name: str, *, peak: float, seed: int, steps: int, kept: Path) -> Run:
-    """Trains by the real command, or reads the run that is there."""
+def train(work: str, name: str, *, peak: float, seed: int, steps: int, kept: Path) -> float:
+    """Trains by the real command, unless the run is there, and returns its final held-out loss."""
     folder = kept / work / name / f"peak={peak:g},steps={steps},seed={seed}"
     params = bindings(work, name, peak=peak, seed=seed, steps=steps)
     result = folder / "result.json"
@@ -80,12 +77,10 @@ def train(work: str, name: str, *, peak: float, seed: int, steps: int, kept: Pat
         command += [f"--gin_file=benchmarks/race/{WORKS[work].file}.gin", *(f"--gin_param={text}" for text in params)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
         if done.returncode == 3:  # not finite: a rate too high
-            return Run(np.inf, np.nan)
+            return np.inf
         if done.returncode:
             raise SystemExit(f"error: {folder.name} of {name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    seconds = [line["step_seconds"] for line in lines if line["split"] == "train"][1:]
-    return Run(float(json.loads(result.read_text())["evaluation"]["loss"]), float(np.median(seconds)))
+    return float(json.loads(result.read_text())["evaluation"]["loss"])
 
 
 def reached(lengths: Sequence[float], losses: Sequence[float], target: float) -> float:
@@ -105,25 +100,40 @@ def searched(work: str, names: Sequence[str], steps: int, kept: Path) -> dict[st
     for name in names:
         found = {}
         for peak in RULES[name].peaks:
-            runs = [train(work, name, peak=peak, seed=seed, steps=steps, kept=kept) for seed in SEARCH_SEEDS]
-            found[peak] = float(np.mean([run.loss for run in runs]))
+            losses = [train(work, name, peak=peak, seed=seed, steps=steps, kept=kept) for seed in SEARCH_SEEDS]
+            found[peak] = float(np.mean(losses))
         best[name] = min(found, key=lambda peak: found[peak])
         edge = ", at the edge of its rates" if best[name] in (min(found), max(found)) else ""
         print(f"{work}, {name}: " + ", ".join(f"{p:g} {loss:.4f}" for p, loss in found.items()) + edge, flush=True)
     return best
 
 
-def raced(work: str, best: dict[str, float], steps: int, kept: Path) -> dict[str, dict[float, list[Run]]]:
-    """Returns each rule's runs: by part of AdamW's steps, one for each seed. Rules take turns."""
-    runs: dict[str, dict[float, list[Run]]] = {name: {part: [] for part in PARTS} for name in best}
+def raced(work: str, best: dict[str, float], steps: int, kept: Path) -> dict[str, dict[float, list[float]]]:
+    """Returns each rule's losses: by part of AdamW's steps, one for each seed."""
+    losses: dict[str, dict[float, list[float]]] = {name: {part: [] for part in PARTS} for name in best}
     for seed in SEEDS:
         for part in PARTS:
             for name, peak in best.items():
                 if name != "adamw" or part == 1.0:
-                    run = train(work, name, peak=peak, seed=seed, steps=round(part * steps), kept=kept)
-                    runs[name][part].append(run)
-                    print(f"{work}, {name}, seed {seed}, {part:g} of the steps: {run.loss:.4f}", flush=True)
-    return runs
+                    loss = train(work, name, peak=peak, seed=seed, steps=round(part * steps), kept=kept)
+                    losses[name][part].append(loss)
+                    print(f"{work}, {name}, seed {seed}, {part:g} of the steps: {loss:.4f}", flush=True)
+    return losses
+
+
+def paces(work: str, best: dict[str, float], kept: Path) -> dict[str, float]:
+    """Returns each rule's seconds a step over AdamW's: the median over rounds, in which the rules take turns."""
+    found: dict[str, list[float]] = {name: [] for name in best}
+    for turn in range(TURNS):
+        for name, peak in best.items():
+            with tempfile.TemporaryDirectory(dir=kept) as scratch:
+                train(work, name, peak=peak, seed=turn, steps=PACE_STEPS, kept=Path(scratch))
+                (metrics,) = Path(scratch).rglob("metrics.jsonl")
+                lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+            found[name].append(float(np.median([line["step_seconds"] for line in lines if line["split"] == "train"])))
+        times = ", ".join(f"{name} {1e3 * each[-1]:.1f} ms" for name, each in found.items())
+        print(f"{work}, turn {turn + 1}: {times}", flush=True)
+    return {name: float(np.median(np.array(each) / found["adamw"])) for name, each in found.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -138,22 +148,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(machine())
     for work in flags.works:
         steps = flags.steps or WORKS[work].steps
-        runs = raced(work, searched(work, names, steps, kept), steps, kept)
-        final = [run.loss for run in runs["adamw"][1.0]]
-        target, seconds = float(np.mean(final)), np.median([run.step_seconds for run in runs["adamw"][1.0]])
+        best = searched(work, names, steps, kept)
+        losses, pace_of = raced(work, best, steps, kept), paces(work, best, kept)
+        target = float(np.mean(losses["adamw"][1.0]))
         table = Table("rule", "held-out loss", "steps to AdamW's", "of its steps", "a step's time", "of its time",
                       title=f"{work}: {steps:,} steps of AdamW to {target:.4f}")  # fmt: skip
-        for name, found in runs.items():
-            losses = [run.loss for run in found[1.0]]
-            pace = float(np.median([run.step_seconds for each in found.values() for run in each]) / seconds)
+        for name, found in losses.items():
+            final, pace = found[1.0], pace_of[name]
             by_seed = [1.0] if name == "adamw" else [
-                reached(PARTS, [found[part][i].loss for part in PARTS], target) for i in range(len(SEEDS))
+                reached(PARTS, [found[part][i] for part in PARTS], target) for i in range(len(SEEDS))
             ]  # fmt: skip
             least, most = min(by_seed), max(by_seed)
             share = float(np.mean(by_seed))
             span = f"{share:.2f} ({least:.2f} to {most:.2f})"
             reach = f"{share * steps:,.0f}" if np.isfinite(share) else "not reached by each seed"
-            table.add_row(name, f"{np.mean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})",
+            table.add_row(name, f"{np.mean(final):.4f} ({min(final):.4f} to {max(final):.4f})",
                           reach, span, f"{pace:.2f}", f"{share * pace:.2f}")  # fmt: skip
         Console(width=130).print(table)
 

@@ -1,6 +1,7 @@
 """`benchmarks.race`: steps to a loss by interpolation, and a short race by the real command that continues."""
 
 import math
+import re
 
 import gin
 import pytest
@@ -55,12 +56,16 @@ def test_bindings_of_a_rule_complete_the_work(work, name):
 def test_race_continues_where_it_was(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(race, "SEEDS", (0,))
     monkeypatch.setattr(race, "PARTS", (0.5, 1.0))
+    monkeypatch.setattr(race, "TURNS", 2)
+    monkeypatch.setattr(race, "PACE_STEPS", 20)
     monkeypatch.setattr(race, "RULES", {name: RULES[name]._replace(peaks=(3e-3,)) for name in ("adamw", "muon")})
     flags = [f"--kept={tmp_path}", "--works", "digits_convnet", "--rules", "muon", "--steps=40"]
     race.main(flags)
     first = capsys.readouterr().out
     assert "muon, seed 0, 0.5 of the steps:" in first
+    assert re.search(r"turn 2: adamw \d+\.\d ms, muon \d+\.\d ms", first)
     monkeypatch.setattr(race.subprocess, "run", None)  # nothing is trained twice
+    monkeypatch.setattr(race, "paces", lambda work, best, kept: dict.fromkeys(best, 1.0))
     race.main(flags)
-    losses = [line for line in first.splitlines() if "seed" in line]
-    assert [line for line in capsys.readouterr().out.splitlines() if "seed" in line] == losses
+    losses = [line for line in first.splitlines() if "seed 0," in line]
+    assert [line for line in capsys.readouterr().out.splitlines() if "seed 0," in line] == losses
