@@ -18,6 +18,7 @@ LEARNT = {  # by 60 steps
     "catch": lambda figures: figures["caught"] > 0.3,  # it begins at 0.2
     "byol": lambda figures: figures["probe/accuracy"] > 0.9,
     "speech": lambda figures: figures["label_errors"] < 0.3,  # it begins at 1
+    "segmentation": lambda figures: figures["iou"] > 0.55,  # it begins at 0.45
     "pcgrad": lambda figures: figures["accuracy"] > 0.5,
     "cart_pole": lambda figures: figures["length"] > 30.0,  # it begins at 10
 }
