@@ -7,10 +7,12 @@ DENSE = ("mlp", "softmax", "transformer")  # a convolution in an XLA loop uses X
 SMALL = ("mlp", "softmax")
 IMAGES = ("mlp", "softmax", "conv")
 ALL = (*DENSE, "conv")
+VISION = ("resnet", "vit", "unet")
 GANS = ("dcgan", "cyclegan")
 WITH_GANS = (*ALL, *GANS)
+OF_KERAS = (*WITH_GANS, *VISION)
 REPLICAS = ("replicas-mlp", "replicas-wide-1024", "replicas-wide-256")
-OURS = (*WITH_GANS, "start", *REPLICAS)
+OURS = (*OF_KERAS, "start", *REPLICAS)
 
 
 class Peer(NamedTuple):
@@ -36,11 +38,11 @@ PEERS = {
     "hand-gather": Peer(
         "TensorFlow by hand, stacked steps, handed indices, one gather", "by_hand", "gather", works=SMALL
     ),
-    "keras-default": Peer("Keras `fit`", "in_keras", "default", "keras", works=WITH_GANS),
-    "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras", works=WITH_GANS),
-    "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras", works=WITH_GANS),
+    "keras-default": Peer("Keras `fit`", "in_keras", "default", "keras", works=OF_KERAS),
+    "keras-jit": Peer("Keras `fit`, `jit_compile`", "in_keras", "jit", "keras", works=OF_KERAS),
+    "keras-chunks": Peer("Keras `fit`, `steps_per_execution`", "in_keras", "chunks", "keras", works=OF_KERAS),
     "keras-both": Peer(
-        "Keras `fit`, `jit_compile` and `steps_per_execution`", "in_keras", "jit-chunks", "keras", works=WITH_GANS
+        "Keras `fit`, `jit_compile` and `steps_per_execution`", "in_keras", "jit-chunks", "keras", works=OF_KERAS
     ),
     "orbit-plain": Peer("Orbit and Sonnet", "in_orbit", "plain", "orbit", IMAGES),
     "orbit-jit": Peer("Orbit and Sonnet, the step by XLA", "in_orbit", "jit", "orbit", IMAGES),
@@ -57,7 +59,7 @@ PEERS = {
     "one-defaults": Peer("Tapeloop on one device, its defaults", "ours", "one-default", works=REPLICAS),
     "one-auto": Peer("Tapeloop on one device, `compile` chosen by itself", "ours", "one-auto", works=REPLICAS),
     "tapeloop-defaults": Peer("Tapeloop, its defaults", "ours", "default", works=OURS),
-    "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla", works=WITH_GANS),
+    "tapeloop-xla": Peer("Tapeloop, `compile` by XLA", "ours", "xla", works=OF_KERAS),
     "tapeloop-auto": Peer("Tapeloop, `compile` chosen by itself", "ours", "auto", works=OURS),
 }
 DEFAULTS, AUTO = "tapeloop-defaults", "tapeloop-auto"
@@ -112,6 +114,9 @@ TARGETS = {
         Target("Keras at its best", KERAS, 1.25),
         Target("Fabric", FABRIC, 1.0),
     ],
+    "resnet": [Target("Keras at its best", KERAS, 1.0)],
+    "vit": [Target("Keras at its best", KERAS, 1.0)],
+    "unet": [Target("Keras at its best", KERAS, 1.0)],
     "dcgan": GAN_TARGETS,
     "cyclegan": GAN_TARGETS,
     "start": [Target("a minimal script of Keras", ("start-fit", "start-batch"), 1.11)],

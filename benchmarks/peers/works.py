@@ -69,6 +69,14 @@ def tokens(count: int, length: int, vocabulary: int) -> Arrays:
     return {"tokens": found, "document": np.zeros_like(found), "bytes": np.ones_like(found)}
 
 
+def noisy(count: int, size: int) -> Arrays:
+    """Makes images with noise that grows with their time, [0, 1), and the noise."""
+    random, image = np.random.RandomState(0), coloured(count, size)["image"].astype(np.float32) / 127.5 - 1.0
+    time, noise = random.rand(count).astype(np.float32), random.randn(*image.shape).astype(np.float32)
+    share = time[:, None, None, None]
+    return {"noisy": np.sqrt(1.0 - share) * image + np.sqrt(share) * noise, "time": time, "noise": noise}
+
+
 def two_domains(count: int, size: int) -> Arrays:
     """Makes noisy one-colour images in [-1, 1], and others with less noise."""
     domains = {"a": coloured(count, size)["image"], "b": coloured(count, size)["image"] // 2 + 64}
@@ -95,6 +103,21 @@ WORKS = {
         "transformer, 4 blocks of 128, 4 heads, 128 tokens, batch 16",
         lambda: tokens(4_000, 128, 256),
         chunk=10, log=10, check=20, order=500,
+    ),
+    "resnet": Work(
+        "ResNet-50, 224×224×3, batch 8",
+        lambda: coloured(64, 224),
+        chunk=1, log=1, check=2, order=8, tolerance=3e-3,
+    ),
+    "vit": Work(
+        "ViT-S with patches of 16, 224×224×3, batch 8",
+        lambda: coloured(64, 224),
+        chunk=1, log=1, check=2, order=8,
+    ),
+    "unet": Work(
+        "DDPM's U-Net of 64 channels, 32×32×3, batch 8",
+        lambda: noisy(512, 32),
+        chunk=1, log=1, check=4, order=64,
     ),
     "dcgan": Work(
         "DCGAN, 32×32×3, channels 32-64-128, batch 64",

@@ -9,13 +9,14 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from core import initializers, layers
+from core import initializers, layers, losses
 from core.data import ArraySource
 from core.module import Module
 from core.optimizers import Transform
 from core.random import Rng
-from core.task import Image
+from core.task import Batch, Image, Loss, Task, Update
 from models.classifiers.task import Classifier
+from models.diffusion.unet import unet
 
 EXAMPLES = 2048
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -50,6 +51,23 @@ class ProfiledConvolutions(Classifier):
 
     def __init__(self, *, rng: Rng, optimizer: Transform = gin.REQUIRED):
         super().__init__(FiveLayers(rng=rng), image=Image([32, 32, 3]), num_classes=10, optimizer=optimizer)
+
+
+@gin.configurable
+class ProfiledDenoiser(Task):
+    """Predicts the noise in noisy images [32, 32, 3] by DDPM's U-Net; noise and times come with the examples."""
+
+    def __init__(self, *, rng: Rng, channels: int, optimizer: Transform = gin.REQUIRED):
+        super().__init__()
+        self.net = unet(image_shape=[32, 32, 3], num_classes=None, channels=channels, rng=rng)
+        self.optimizer = optimizer
+
+    def phases(self) -> list[Update]:
+        return [Update("net", loss=self.loss, trains=self.net, optimizer=self.optimizer)]
+
+    def loss(self, batch: Batch, rng: Rng | None) -> Loss:
+        errors = losses.squared_error(self.net(batch["noisy"], batch["time"]), batch["noise"])
+        return Loss(tf.reduce_mean(errors, [1, 2, 3]))
 
 
 @gin.configurable

@@ -45,7 +45,7 @@ RULES = {
     "adan": Rule("@adan()", _decayed("adan", 0.02), _ADAM_PEAKS),
     "ademamix": Rule("@ademamix()", _decayed("ademamix", 0.1, "beta_2 = 0.99", "beta_3 = 0.999"), _ADAM_PEAKS),
     "lion": Rule("@lion()", _decayed("lion", 0.3), (1e-4, 3e-4, 6e-4, 1e-3, 2e-3)),
-    "soap": Rule("@soap()", _decayed("soap", 0.1), _ADAM_PEAKS),
+    "soap": Rule("@soap()", _decayed("soap", 0.1), (3e-3, 6e-3, 1e-2, 2e-2, 4e-2)),
     "muon": Rule("@muon()", _MUON, (3e-3, 6e-3, 1e-2, 2e-2, 4e-2)),
     "normuon": Rule("@muon()", (*_MUON, "muon.neuron_beta = 0.95"), (3e-3, 6e-3, 1e-2, 2e-2, 4e-2)),
 }

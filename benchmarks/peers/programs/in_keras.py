@@ -21,6 +21,8 @@ from benchmarks.peers.programs.keras_gans import FIGURES, GANS
 from benchmarks.peers.programs.keras_nets import NETS
 from benchmarks.peers.programs.work import SEGMENT_SECONDS, Work
 
+DESCENT = {"resnet": 1e-3, "unet": 0.1}  # the rates of works without Adam
+
 
 class Epochs(keras.callbacks.Callback):
     """Records when each epoch ends, and stops in time."""
@@ -53,6 +55,8 @@ def batches(work):
     def pair(batch):
         if work.name == "transformer":
             return batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+        if work.name == "unet":
+            return (batch["noisy"], batch["time"]), batch["noise"]
         return tuple(batch.values()) if work.latents is None else (batch["image"], batch["latent"])
 
     def decoded(image, latent):
@@ -70,12 +74,17 @@ def compiled(variant, work):
         return model
     model = NETS[work.name](work.weights)
     model.compile(
-        # Keras adds epsilon before the correction: at 1e-8, that changes the loss.
-        optimizer=keras.optimizers.Adam(1e-3, epsilon=1e-9),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=optimizer(work.name),
+        loss="mse" if work.name == "unet" else keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         **settings_of(variant, work),
     )
     return model
+
+
+def optimizer(name):
+    if name in DESCENT:
+        return keras.optimizers.SGD(DESCENT[name], momentum=0.9)
+    return keras.optimizers.Adam(1e-3, epsilon=1e-9)  # which is added before the correction: 1e-8 changes the loss
 
 
 def main():

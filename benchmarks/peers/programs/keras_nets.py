@@ -3,6 +3,8 @@
 import keras
 from keras import layers
 
+from benchmarks.peers.programs import keras_unet, keras_vision
+
 
 def mlp(weights):
     model = keras.Sequential(
@@ -73,15 +75,17 @@ def transformer(weights, *, blocks=4, heads=4):
         for part in ("up", "down"):
             values = [weights[f"{name}feed_forward/{part}/w"], weights[f"{name}feed_forward/{part}/b"]]
             model.get_layer(f"{i}_{part}").set_weights(values)
-        split = [size, heads, size // heads]
-        qkv = [
-            weights[f"{name}attention/qkv/{part}"][..., j * size : (j + 1) * size].reshape(split[part == "b" :])
-            for j in range(3)
-            for part in "wb"
-        ]
-        out = [weights[f"{name}attention/out/w"].reshape(heads, size // heads, size), weights[f"{name}attention/out/b"]]
-        model.get_layer(f"{i}_attention").set_weights([*qkv, *out])
+        split = keras_vision.attention_weights(weights, f"{name}attention/", size, heads)
+        model.get_layer(f"{i}_attention").set_weights(split)
     return model
 
 
-NETS = {"mlp": mlp, "softmax": softmax, "conv": conv, "transformer": transformer}
+NETS = {
+    "mlp": mlp,
+    "softmax": softmax,
+    "conv": conv,
+    "transformer": transformer,
+    "resnet": keras_vision.resnet,
+    "vit": keras_vision.vit,
+    "unet": keras_unet.unet,
+}

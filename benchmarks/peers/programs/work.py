@@ -16,7 +16,12 @@ import numpy as np
 
 SEGMENT_SECONDS = 0.4  # of steps that are timed as one
 IMAGES = ("image", "label")
-READ = {"transformer": ("tokens",), "dcgan": ("image",), "cyclegan": ("a", "b")}  # all others read images and labels
+READ = {  # all others read images and labels
+    "transformer": ("tokens",),
+    "dcgan": ("image",),
+    "cyclegan": ("a", "b"),
+    "unet": ("noisy", "time", "noise"),
+}
 
 
 class Work:
