@@ -71,7 +71,7 @@ def powers(first: int, last: int) -> list[float]:
 MODELS = {
     "mlp": Model(perceptron, ["layers/0/w", "layers/3/w"], digits, powers(-9, -5), 200, 32, 2),
     "transformer": Model(
-        transformer, ["tokens/w", "positions/w"], lambda: topics("train", length=32), powers(-9, -5), 200, 16, 1
+        transformer, ["tokens/w", "positions/w"], lambda: topics("train", length=32), powers(-11, -7), 200, 16, 1
     ),
 }
 

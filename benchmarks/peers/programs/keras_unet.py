@@ -42,7 +42,7 @@ class Net:
         return layer
 
     def norm(self, name):
-        layer = layers.GroupNormalization(GROUPS, epsilon=1e-5)
+        layer = layers.GroupNormalization(GROUPS, epsilon=1e-6)
         self.given.append((layer, [self.weights[f"{name}/scale"], self.weights[f"{name}/offset"]]))
         return layer
 
