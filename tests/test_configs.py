@@ -13,7 +13,7 @@ from tests.commands import CHECKOUT, CONFIGS, refused, run
 from tools.quality import TARGETS, missed_targets
 from trainers.main import main
 
-TEXTS = ("text_bert", "text_lstm", "text_markov", "text_nano", "text_t5", "text_tiny")
+TEXTS = ("text_bert", "text_lstm", "text_markov", "text_nano", "text_nano_soap", "text_t5", "text_tiny")
 MINUTES = {"digits_resnet", "digits_vit"}  # of training: `tools.quality` takes them, tests their parts
 ACCURACY = [name for name, targets in TARGETS.items() if "accuracy" in targets and name not in MINUTES]
 CONFIGURATIONS = {  # how each is tested
@@ -29,6 +29,7 @@ CONFIGURATIONS = {  # how each is tested
         "digits_ddpm",
         "digits_edm",
         "digits_flow",
+        "digits_guided",
         "digits_gan_by_batch_size",
         "digits_gan_generator_on_one_device",
         "digits_gan_sampling_on_every_replica",

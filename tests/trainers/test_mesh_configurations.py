@@ -20,7 +20,7 @@ SMALL = {
 # `digits_flow` is a `digits_edm` with another formulation, `digits_conditional_gan` a `digits_gan` with more in it and
 # the same layouts. `tests/models/language/test_on_meshes.py` trains both shapes of language model, and `text_tiny` by
 # the command.
-REPEATED = {"mnist_linear", "mnist_mlp", "digits_flow", "digits_gan"}
+REPEATED = {"mnist_linear", "mnist_mlp", "digits_flow", "digits_guided", "digits_gan"}
 REPEATED |= {name for name in config_names() if name.startswith("text_")} - {"text_t5"}
 
 

@@ -18,6 +18,7 @@ SMALLER = {  # smaller still than in `CHANGES`
     "digits_ddpm": {"Ddpm.channels": 8, "Ddpm.sample_steps": 2},
     "digits_edm": {"diffusion_mlp.size": 8, "Diffusion.sample_steps": 2},
     "digits_flow": {"diffusion_mlp.size": 8, "Diffusion.sample_steps": 2},
+    "digits_guided": {"diffusion_mlp.size": 8, "Diffusion.sample_steps": 2},
     "text_nano": {"context": 32},
     "text_small": {"Trainer.microbatches": 1},
 }

@@ -85,6 +85,7 @@ CHANGES = {
     "text_lstm": ("LSTMLanguageModel.size = 8", "context = 8"),
     "text_markov": NARROW_TEXT,
     "text_nano": NARROW_TEXT,
+    "text_nano_soap": (*NARROW_TEXT, "chain.transforms = [@adamw()]"),  # signs of SOAP's bases are arbitrary
     "text_70b": (
         *NARROW_TEXT,
         "LanguageModel.vocabulary = 257",
