@@ -15,7 +15,8 @@ from trainers.export.program import Program, Weights, quantised
 
 # These serve what `digits_gan`, `cyclegan`, `digits_edm` or `text_tiny` serves.
 REPEATED = {f"digits_gan_{how}" for how in ("by_batch_size", "generator_on_one_device", "sampling_on_every_replica")}
-REPEATED |= {"digits_cyclegan", "digits_flow", "digits_guided", "text_markov", "text_nano", "text_nano_soap", "text_small"}
+REPEATED |= {"digits_cyclegan", "digits_flow", "digits_guided"}
+REPEATED |= {"text_markov", "text_nano", "text_nano_soap", "text_small"}
 SAMPLED = {  # in few steps
     "digits_ddpm": ("Ddpm.channels = 8", "Ddpm.sample_steps = 2"),
     "digits_edm": ("diffusion_mlp.size = 8", "Diffusion.sample_steps = 2"),
