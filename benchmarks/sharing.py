@@ -1,7 +1,7 @@
 """Gain of `sharded=True`: `python -m benchmarks.sharing [--pairs=15]`
 
 Times a training step on 2 replicas with each rule that shares its work, and with the same rule that doesn't. AdamW's
-step on them shows what the rule itself costs. Two virtual replicas share two cores, as two workers of one core would.
+step on them shows what the rule itself costs. Two virtual replicas share two cores.
 """
 
 import argparse

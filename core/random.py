@@ -1,4 +1,4 @@
-"""Random numbers from an explicit `Rng` argument.
+"""Random numbers from an explicit `Rng` argument; long because an `Rng` draws every distribution.
 
 An `Rng` is a value: the same `Rng` always draws the same numbers, and `fold` makes a new one for each purpose.
 

@@ -1,4 +1,4 @@
-"""Structure of the code: imports point downwards without circles, and files stay short."""
+"""Structure of the code: downward imports, short files; long because it is a table of rules."""
 
 import ast
 import re

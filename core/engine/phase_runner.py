@@ -1,4 +1,4 @@
-"""Runs a phase on the devices that its plan names: accumulation loop, backward pass and update."""
+"""Runs a phase on the devices of its plan; long, as one loop accumulates, differentiates and updates."""
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence

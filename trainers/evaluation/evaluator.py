@@ -1,4 +1,4 @@
-"""Evaluation: each held-out example counts exactly once, for any batch size.
+"""Evaluation counts each held-out example once, for any batch size; long, as one pass serves every strategy.
 
 If the task compares examples with each other (`all_rows`), it compares the examples of one batch on all replicas.
 """

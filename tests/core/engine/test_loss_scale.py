@@ -1,4 +1,4 @@
-"""Dynamic loss scaling against a transcription of its rule, and against runs without the steps that overflow."""
+"""Dynamic loss scaling against its rule and runs without overflow; long, as all cases share one transcription."""
 
 import numpy as np
 import pytest

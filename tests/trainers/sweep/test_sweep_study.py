@@ -1,4 +1,4 @@
-"""Studies: trials asked for, pruned, told and repeated, as Optuna's own client reads them."""
+"""Studies: trials asked for, pruned, told and repeated; long, as its cases share one toy study."""
 
 import contextlib
 import itertools
