@@ -127,7 +127,8 @@ class VqVae(Task):
 
     def decode(self, batch: Batch) -> Batch:
         """Returns the image of `batch["codes"]`, in [-1, 1]."""
-        return {"image": 2.0 * self.decoded(self.quantizer.entries(batch["codes"])) - 1.0}
+        logits = tf.cast(self.decoder(self.quantizer.entries(batch["codes"])), tf.float32)
+        return {"image": tf.tanh(0.5 * logits)}  # 2 sigmoid(x) - 1 loses the digits of an image near 0
 
     def reconstruct(self, batch: Batch) -> Batch:
         """Returns `image` and `reconstructed`, both in [-1, 1]."""
