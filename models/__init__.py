@@ -1,6 +1,8 @@
 """Models: each folder or file holds one family of networks, and the tasks that train these networks."""
 
 from models.classifiers import (
+    Airbench,
+    AirbenchClassifier,
     Classifier,
     ConvNet,
     ConvNetClassifier,
@@ -54,6 +56,8 @@ from models.vae import Vae
 from models.vq_vae import VqVae
 
 __all__ = [
+    "Airbench",
+    "AirbenchClassifier",
     "Augmentation",
     "BatchNormGan",
     "Classifier",

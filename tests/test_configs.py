@@ -20,6 +20,7 @@ CONFIGURATIONS = {  # how each is tested
     "accuracy": set(ACCURACY),
     "parts": MINUTES,
     "mnist": {"mnist_linear", "mnist_mlp"},
+    "in its model's test": {"cifar10_speed"},
     "samples": {"digits_gan"},
     "folder of the user's": {"cyclegan"},
     "summary": {

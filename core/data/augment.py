@@ -41,17 +41,26 @@ def random_crop_and_flip(images: tf.Tensor, size: int, rng: Rng | None) -> tf.Te
 
 
 @gin.configurable
-def random_crop(images: tf.Tensor, rng: Rng, *, padding: int) -> tf.Tensor:
+def random_crop(images: tf.Tensor, rng: Rng, *, padding: int, reflect: bool = False) -> tf.Tensor:
     """Shifts each image [rows, height, width, channels] by up to `padding` pixels, each way with equal probability.
 
-    It pads the image with zeros and crops it to its size at random, as for CIFAR-10 (He et al., 2016, with 4 pixels).
+    It pads the image with zeros, or with its reflection, and crops it to its size at random, as for CIFAR-10 (He et
+    al., 2016, with 4 pixels).
     """
     check_size(padding=padding)
     _, height, width, _ = images.shape
+    if reflect and padding >= min(height, width):
+        raise ValueError(
+            f"`padding` is {padding}, but images of {height} by {width} have no more than {min(height, width) - 1} "
+            "pixels to reflect; give less."
+        )
     y, x = tf.unstack(rng.wide.rows.uniform(_rows(images), 2), axis=1)
-    padded = tf.pad(images, [[0, 0], [padding, padding], [padding, padding], [0, 0]])
     down, across = (tf.expand_dims(_offset(unit, 2 * padding), 1) for unit in (y, x))
-    return _pixels(padded, down + tf.range(height), across + tf.range(width))
+    down, across = down + tf.range(height), across + tf.range(width)
+    if reflect:
+        return _pixels(images, _reflected(down - padding, height), _reflected(across - padding, width))
+    padded = tf.pad(images, [[0, 0], [padding, padding], [padding, padding], [0, 0]])
+    return _pixels(padded, down, across)
 
 
 @gin.configurable
@@ -141,6 +150,11 @@ def _inside(unit: tf.Tensor, side: tf.Tensor, size: int) -> tf.Tensor:
     first = tf.floor(unit[:, None] * (size + 1.0 - side))
     places = tf.range(float(size))
     return (places >= first) & (places < first + side)
+
+
+def _reflected(places: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns `places` with those outside 0 to `size - 1` mirrored at the ends."""
+    return size - 1 - tf.abs(size - 1 - tf.abs(places))
 
 
 def _pixels(images: tf.Tensor, down: tf.Tensor, across: tf.Tensor) -> tf.Tensor:

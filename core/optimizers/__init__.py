@@ -45,6 +45,7 @@ from core.optimizers.schedules import (
     one_cycle,
     piecewise_constant,
     polynomial,
+    rising_power,
     warmup_cosine,
     warmup_stable_decay,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "psgd_kron",
     "radam",
     "reduce_on_plateau",
+    "rising_power",
     "rmsprop",
     "rprop",
     "sam",

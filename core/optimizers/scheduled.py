@@ -14,7 +14,7 @@ import tensorflow as tf
 from core.arguments import unchecked_tensors
 from core.optimizers.chain import chain
 from core.optimizers.rates import rate_at
-from core.optimizers.transform import Curvature, State, Tensors, Transform
+from core.optimizers.transform import Curvature, Schedule, State, Tensors, Transform
 
 P = ParamSpec("P")
 
@@ -35,6 +35,8 @@ def schedulable(make: Callable[P, Transform]) -> Callable[P, Transform]:
         return _made_anew(make, given, schedules) if schedules else make(*args, **kwargs)
 
     vars(made)["__signature__"] = signature  # gin reads the names of arguments from it
+    # The check of a gin file's values reads these.
+    made.__annotations__ = {**make.__annotations__, **dict.fromkeys(numbers, float | Schedule)}
     return made
 
 

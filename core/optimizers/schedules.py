@@ -64,6 +64,18 @@ def polynomial(initial_rate: float, final_rate: float = 0.0, *, steps: int, powe
 
 
 @gin.configurable
+def rising_power(initial_rate: float, final_rate: float, *, steps: int, power: float) -> Schedule:
+    """Changes from `initial_rate` to `final_rate` by the share (step/steps)^power, slowly at first for powers above 1.
+
+    For example a step size of `lookahead` that falls towards the end.
+    """
+    check_not_negative(initial_rate=initial_rate, final_rate=final_rate)
+    check_size(steps=steps)
+    check_positive(power=power)
+    return lambda step: _between(initial_rate, final_rate, tf.pow(_progress(step, steps), float(power)))
+
+
+@gin.configurable
 def cosine(initial_rate: float, final_rate: float = 0.0, *, steps: int) -> Schedule:
     """Follows half a cosine: Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts"."""
     check_not_negative(initial_rate=initial_rate, final_rate=final_rate)

@@ -75,6 +75,7 @@ def _parameters(node: ast.ClassDef | ast.FunctionDef, classes: dict[str, ast.Cla
                 yield Parameter(ast.unparse(x.target), ast.unparse(x.annotation), default)
             return
         node = made_by
+    schedulable = any(ast.unparse(decorator) == "schedulable" for decorator in node.decorator_list)
     given, defaults = node.args.args, node.args.defaults
     for arg, default in [
         *zip(given, [None] * (len(given) - len(defaults)) + defaults, strict=True),
@@ -82,6 +83,7 @@ def _parameters(node: ast.ClassDef | ast.FunctionDef, classes: dict[str, ast.Cla
     ]:
         if arg.arg not in ("self", "cls", "rng"):  # `rng` is the experiment's to give
             annotation = ast.unparse(arg.annotation) if arg.annotation else ""
+            annotation += " | Schedule" if schedulable and annotation == "float" else ""
             yield Parameter(arg.arg, annotation, ast.unparse(default) if default else REQUIRED)
     if node.args.kwarg:
         yield Parameter(f"**{node.args.kwarg.arg}", "", "")

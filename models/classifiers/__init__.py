@@ -1,5 +1,6 @@
 """Classifiers: their networks, and the task that trains one."""
 
+from models.classifiers.airbench import Airbench, AirbenchClassifier, whitened_patches
 from models.classifiers.convnet import ConvNet, ConvNetClassifier
 from models.classifiers.convnext import ConvNeXt, ConvNeXtClassifier
 from models.classifiers.convnext_weights import convnext_weights
@@ -13,6 +14,8 @@ from models.classifiers.vit import ViT, ViTClassifier
 from models.classifiers.vit_weights import vit_weights
 
 __all__ = [
+    "Airbench",
+    "AirbenchClassifier",
     "Classifier",
     "ConvNeXt",
     "ConvNeXtClassifier",
@@ -31,4 +34,5 @@ __all__ = [
     "timm_arrays",
     "torchvision_arrays",
     "vit_weights",
+    "whitened_patches",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from core import layers, losses, metrics
+from core.arguments import check_fraction
 from core.layers.calls import arguments_of, call
 from core.module import Module
 from core.optimizers import Transform
@@ -23,7 +24,7 @@ class Classifier(Task):
     """Trains `net(image, rng) -> logits` on the features `image` and `label`; by default, images may have any shape.
 
     A `net` with `BatchNorm` layers also takes `statistics`. In training alone, the functions `augment` change the
-    images, and `mix` mixes images and their labels.
+    images, `mix` mixes images and their labels, and `label_smoothing` changes the targets.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Classifier(Task):
         num_classes: int,
         augment: Sequence[Augment] = (),
         mix: Mix | None = None,
+        label_smoothing: float = 0.0,
         optimizer: Transform,
     ):
         super().__init__()
-        self.net = net
+        check_fraction(label_smoothing=label_smoothing)
+        self.net, self.label_smoothing = net, label_smoothing
         self.image, self.num_classes = image, num_classes
         self.augment, self.mix = tuple(augment), mix
         self.optimizer = optimizer
@@ -57,7 +60,8 @@ class Classifier(Task):
     def loss(self, batch: Batch, rng: Rng | None) -> Loss:
         """Returns cross-entropy and accuracy per example. `rng=None` means evaluation, without dropout."""
         logits, target, statistics = self._logits(batch, rng)
-        cross_entropy = losses.softmax_cross_entropy(logits, target)
+        smoothing = 0.0 if rng is None else self.label_smoothing
+        cross_entropy = losses.softmax_cross_entropy(logits, target, label_smoothing=smoothing)
         metric = {"accuracy": metrics.accuracy(logits, batch["label"])}
         return Loss(cross_entropy, metrics=metric, statistics=statistics)
 
@@ -68,14 +72,19 @@ class Classifier(Task):
 
     def _logits(self, batch: Batch, rng: Rng | None) -> tuple[tf.Tensor, tf.Tensor, Statistics | None]:
         """Returns logits, and the labels that the loss compares with them: of mixed images, [rows, classes]."""
-        image, target, statistics = batch["image"], batch["label"], None
-        if rng is not None:
-            for i, function in enumerate(self.augment):
-                image = function(image, rng.fold("augment").fold(i))
-            if self.mix is not None:
-                image, target = self.mix(image, tf.one_hot(target, self.num_classes), rng.fold("mix"))
-            statistics = Statistics() if self.by_batch else None
+        image, target = batch["image"], batch["label"]
+        if rng is None:
+            return self.evaluated(image), target, None
+        for i, function in enumerate(self.augment):
+            image = function(image, rng.fold("augment").fold(i))
+        if self.mix is not None:
+            image, target = self.mix(image, tf.one_hot(target, self.num_classes), rng.fold("mix"))
+        statistics = Statistics() if self.by_batch else None
         return call(self.net, arguments_of(self.net), image, rng=rng, statistics=statistics), target, statistics
+
+    def evaluated(self, image: tf.Tensor) -> tf.Tensor:
+        """Returns the logits of images outside training."""
+        return self.net(image)
 
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)
@@ -89,7 +98,7 @@ class Classifier(Task):
 
     def classify(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `{"logits": [rows, classes], "probabilities": [rows, classes]}`."""
-        logits = self.net(batch["image"])
+        logits = self.evaluated(batch["image"])
         return {"logits": logits, "probabilities": tf.nn.softmax(tf.cast(logits, tf.float32))}
 
 

@@ -31,6 +31,8 @@ SCHEDULES = (
     ),
     ScheduleRow("polynomial", lambda: ours.polynomial(0.1, 0.01, steps=40, power=2.5),
         lambda: optax.polynomial_schedule(0.1, 0.01, 2.5, 40), "Optax"),
+    ScheduleRow("rising_power", lambda: ours.rising_power(0.1, 0.01, steps=40, power=3.0),
+        lambda: lambda count: 0.1 - 0.09 * jnp.minimum(count / 40, 1.0) ** 3, "JAX, written out"),
     ScheduleRow("cosine", lambda: ours.cosine(0.1, 0.01, steps=40), lambda: optax.cosine_decay_schedule(0.1, 40, 0.1),
         "Optax", SGDR),
     ScheduleRow("warmup_cosine",

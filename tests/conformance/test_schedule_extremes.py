@@ -56,6 +56,7 @@ ENDS: list[tuple[Callable[[int], Schedule], float, float]] = [  # of so many ste
     (lambda n: ours.polynomial(0.1, steps=n, power=0.5), 0.1, 0.0),
     (lambda n: ours.polynomial(0.1, 0.03, steps=n, power=0.1), 0.1, 0.03),
     (lambda n: ours.polynomial(1, steps=n, power=3), 1.0, 0.0),
+    (lambda n: ours.rising_power(1, 0.03, steps=n, power=3), 1.0, 0.03),
     (lambda n: ours.cosine(0.1, 0.03, steps=n), 0.1, 0.03),
     (lambda n: ours.warmup_cosine(0.3, warmup_steps=3, total_steps=n, **AROUND), 0.1, 0.03),
     (lambda n: ours.warmup_stable_decay(0.3, warmup_steps=2, decay_steps=n - 4, total_steps=n, **AROUND), 0.1, 0.03),

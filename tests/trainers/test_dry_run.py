@@ -6,6 +6,7 @@ import pytest
 
 from tests.commands import CONFIGS, fork_server, passed, refused
 from tests.test_configs import write_idx
+from tools.invariance.stand_ins import write_cifar
 from tools.invariance.subjects import CHANGES, config_names
 
 SAID = "--gin_param=DryRun.peak = 1e12"  # which skips the measurement
@@ -191,6 +192,9 @@ def test_dry_run_of_each_configuration(name, tmp_path):
     if name.startswith("mnist_"):
         write_idx(tmp_path)
         flags = [f"--gin_param=mnist.directory = '{tmp_path}'"]
+    elif name == "cifar10_speed":
+        write_cifar(tmp_path)
+        flags.append(f"--gin_param=cifar10.directory = '{tmp_path}'")
     text, _ = dry(tmp_path, f"--gin_file={CONFIGS / name}.gin", *flags)
     assert "parameters" in text
     assert ("the data isn't there" in text) == (name == "cyclegan")

@@ -5,13 +5,18 @@ from pathlib import Path
 
 from tests.commands import CHECKOUT, CONFIGS, run
 from tests.test_configs import write_idx
-from tools.invariance.stand_ins import write_images
+from tools.invariance.stand_ins import write_cifar, write_images
 from tools.invariance.subjects import CHANGES, config_names
 from trainers.gin_audit.audit import read
 from trainers.gin_audit.statements import text
 
 NOT_HERE = {"text_70b"}  # too large for the project's machines
-DATA = {"mnist_linear": "mnist.directory", "mnist_mlp": "mnist.directory", "cyclegan": "directory"}
+DATA = {
+    "cifar10_speed": ("cifar10.directory", write_cifar),
+    "cyclegan": ("directory", write_images),
+    "mnist_linear": ("mnist.directory", write_idx),
+    "mnist_mlp": ("mnist.directory", write_idx),
+}
 STEPS = 20
 HISTOGRAMS = "*[!1-9]/w"  # some of the weights, at least one of each configuration
 SMALLER = {  # smaller still than in `CHANGES`
@@ -60,5 +65,6 @@ def _data(name: str, folder: Path) -> Mapping[str, str]:
         return {}
     place = folder / name
     place.mkdir(parents=True)
-    (write_images if name == "cyclegan" else write_idx)(place)
-    return {DATA[name]: str(place)}
+    binding, write = DATA[name]
+    write(place)
+    return {binding: str(place)}

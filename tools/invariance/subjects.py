@@ -12,7 +12,7 @@ from core.task import Batch
 from core.testing import assemble
 from tests.commands import CHECKOUT, CONFIGS
 from tests.test_configs import write_idx
-from tools.invariance.stand_ins import write_images
+from tools.invariance.stand_ins import write_cifar, write_images
 from tools.invariance.toys import Ragged, Synchronised, toy_batch
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
@@ -45,6 +45,7 @@ DROPOUT = 0.2
 TOYS = {"ragged_dropout": Ragged, "batch_norm_sync": Synchronised}
 # Writers of small files in place of a download, by the parameter that names their folder.
 STAND_INS: dict[str, Callable[[Path], None]] = {
+    "cifar10.directory": write_cifar,
     "mnist.directory": write_idx,
     "unpaired_folders.directory": write_images,
 }
@@ -54,6 +55,7 @@ NARROW_TEXT = ("LanguageModel.num_layers = 2", "LanguageModel.size = 8", "Langua
 # compare.
 CHANGES = {
     "digits_gan_by_batch_size": ("when_batch_at_least.rows = 16",),
+    "cifar10_speed": ("AirbenchClassifier.width = 4", "offsets/warmup_stable_decay.peak_rate = 20.0"),
     "cyclegan": (
         "unpaired_folders.size = 16",
         "unpaired_folders.load_size = 20",

@@ -27,9 +27,16 @@ from tests.commands import CHECKOUT, CONFIGS
 from trainers.modes.resume_check import MEASURED
 
 MICROBATCHES = (1, 2)
-FOLDERS = {"mnist_linear": "mnist", "mnist_mlp": "mnist", "cyclegan": "images"}
+FOLDERS = {"mnist_linear": "mnist", "mnist_mlp": "mnist", "cyclegan": "images", "cifar10_speed": "cifar"}
 NARROW = ("unpaired_folders.size = 16", "unpaired_folders.load_size = 20", "CycleGan.image_shape = [16, 16, 3]")
 CHANGES: Mapping[str, Sequence[str]] = {
+    "cifar10_speed": (
+        "cifar10.directory = '{folder}'",
+        "AirbenchClassifier.width = 4",
+        "Trainer.global_batch_size = 16",
+        "warmup_stable_decay.warmup_steps = 0",
+        "warmup_stable_decay.decay_steps = 1",
+    ),
     "mnist_linear": ("mnist.directory = '{folder}'",),
     "mnist_mlp": ("mnist.directory = '{folder}'",),
     "cyclegan": (
@@ -262,9 +269,9 @@ def _found(root: Path, case: Case) -> Found:
 def _write_folders(folders: Path) -> None:
     """Generates what a user would download, equal for both sides."""
     from tests.test_configs import write_idx
-    from tools.invariance.stand_ins import write_images
+    from tools.invariance.stand_ins import write_cifar, write_images
 
-    for name, write in (("mnist", write_idx), ("images", write_images)):
+    for name, write in (("mnist", write_idx), ("images", write_images), ("cifar", write_cifar)):
         (folders / name).mkdir(parents=True)
         write(folders / name)
 

@@ -112,7 +112,7 @@ def signature(complete_selector: str) -> Signature:
     configurable = get(complete_selector)
     target = configurable.wrapped
     function = gin_config._find_class_construction_fn(target) if inspect.isclass(target) else target
-    function = inspect.unwrap(function)
+    function = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))  # as `inspect.signature` does
     makes = target if inspect.isclass(target) else Any
     if function is object.__init__:  # its signature claims `**kwargs`, which it doesn't accept
         return Signature({}, None, makes)

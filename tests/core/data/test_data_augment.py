@@ -115,24 +115,31 @@ def test_narrow_images_and_draws_move_as_float32_ones(dtype):
     assert affine(narrow, turn=tf.cast(0.5, dtype), shift=rng.rows.normal(64, 2)).dtype == dtype
 
 
-def test_random_crop_shifts_over_zeros_to_every_place_equally_often():
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_random_crop_shifts_to_every_place_equally_often(mode):
     images = numbered(400, 3, 4) + 1.0
-    shifted = random_crop(images, RNG, padding=1).numpy().astype(int)
+    shifted = random_crop(images, RNG, padding=1, reflect=mode == "reflect").numpy().astype(int)
     found = []
     for row, image in enumerate(shifted):
         middle = image[1, 1] - [row + 1, 2, 2]  # the pixel in the middle, which is never padding, says how far it moved
         assert middle[0] == 0
         down, across = -middle[1:]
-        padded = np.pad(images[row], [[1, 1], [1, 1], [0, 0]])
+        padded = np.pad(images[row], [[1, 1], [1, 1], [0, 0]], mode=mode)
         np.testing.assert_array_equal(image, padded[1 - down : 4 - down, 1 - across : 5 - across])
         found.append(3 * (down + 1) + across + 1)
     counts = np.bincount(found, minlength=9)
     assert (abs(counts - 400 / 9) < 4 * np.sqrt(400 / 9)).all()
 
 
+def test_random_crop_reflects_no_more_pixels_than_there_are():
+    with pytest.raises(ValueError, match=r"`padding` is 3, but images of 3 by 4 have no more than 2 pixels to reflect"):
+        random_crop(numbered(2, 3, 4), RNG, padding=3, reflect=True)
+
+
 AUGMENTATIONS = {
     "random_affine": lambda x, rng: random_affine(x, rng, turn=0.5, shear=0.3, scale=1.25, shift=1.0),
     "random_crop": lambda x, rng: random_crop(x, rng, padding=2),
+    "random_crop, reflected": lambda x, rng: random_crop(x, rng, padding=2, reflect=True),
     "random_flip": random_flip,
     "random_erasing": random_erasing,
     "colour_jitter": lambda x, rng: colour_jitter(x, rng, hue=0.3),

@@ -27,7 +27,12 @@ OVERRIDES = [
     "Trainer.section_deadline = 1e308",
     "Trainer.log_every = None",
 ]
-FOLDERS = {"mnist_linear": "mnist.directory", "mnist_mlp": "mnist.directory", "cyclegan": "unpaired_folders.directory"}
+FOLDERS = {
+    "cifar10_speed": "cifar10.directory",
+    "cyclegan": "unpaired_folders.directory",
+    "mnist_linear": "mnist.directory",
+    "mnist_mlp": "mnist.directory",
+}
 
 
 @pytest.fixture(autouse=True)
