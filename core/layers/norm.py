@@ -1,7 +1,7 @@
 """Layers that normalise each example separately, with statistics in float32 for every input dtype."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -86,17 +86,26 @@ class GroupNorm(Norm):
                 "between them: use `LayerNorm` for plain vectors."
             )
         shape = sizes(x)
-        members = self.size // self.groups
-        wide = tf.reshape(widen(x), [shape[0], math.prod(shape[1:-1]), self.groups, members])
-        seen = spread(wide, [1, 3])
+        wide = tf.reshape(widen(x), [shape[0], math.prod(shape[1:-1]), self.size])
+        seen = spread(wide, [1], average=self._group_mean)
         factor = tf.math.rsqrt(seen.variance + self.epsilon)
         # Scale and offset are merged into the small tensors, so the large one is multiplied and added to once.
         if self.scale is not None:
-            factor *= tf.cast(tf.reshape(self.scale, [self.groups, members]), wide.dtype)
+            factor *= tf.cast(self.scale, wide.dtype)
         shift = -seen.rest * factor
         if self.offset is not None:
-            shift += tf.cast(tf.reshape(self.offset, [self.groups, members]), wide.dtype)
+            shift += tf.cast(self.offset, wide.dtype)
         return tf.cast(tf.reshape(seen.centred * factor + shift, shape), x.dtype)
+
+    def _group_mean(self, x: tf.Tensor, axes: Sequence[int], *, keepdims: bool) -> tf.Tensor:
+        """Returns for each channel the mean over `axes` and the channels of its group."""
+        # Groups are formed in small tensors: TensorFlow broadcasts slowly along axes as short as a group.
+        of_channels = mean(x, axes, keepdims=keepdims)
+        if self.groups == self.size:
+            return of_channels
+        groups = [*sizes(of_channels)[:-1], self.groups, self.size // self.groups]
+        of_groups = mean(tf.reshape(of_channels, groups), [len(groups) - 1])
+        return tf.reshape(tf.broadcast_to(of_groups, groups), sizes(of_channels))
 
 
 class InstanceNorm(GroupNorm):
@@ -118,21 +127,26 @@ class Spread(NamedTuple):
     variance: tf.Tensor
 
 
-def spread(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> Spread:
+def spread(
+    x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True, average: Callable[..., tf.Tensor] | None = None
+) -> Spread:
     """Measures the mean and variance of `x` over `axes`, exactly even if the mean is far from zero.
+
+    `average` replaces the mean over `axes`, for example by one over more values.
 
     The rounding error of a mean grows with the size of the values. It may exceed the differences between them. So the
     mean of an eighth of the values is subtracted first, as a constant. This subtraction is exact and leaves small
     values.
     """
     # Not `tf.nn.moments`: its variance treats the mean as constant, which gives wrong second derivatives.
+    average = average or mean
     first = axes[0]
     eighth = (slice(None),) * first + (slice(sizes(x)[first] // 8 + 1),)
-    about = tf.stop_gradient(mean(x[eighth], axes, keepdims=keepdims))
+    about = tf.stop_gradient(average(x[eighth], axes, keepdims=keepdims))
     centred = x - about
-    rest = mean(centred, axes, keepdims=keepdims)
+    rest = average(centred, axes, keepdims=keepdims)
     # `rest` is at most √7 deviations, so no more than a digit cancels.
-    variance = tf.maximum(mean(tf.square(centred), axes, keepdims=keepdims) - tf.square(rest), 0.0)
+    variance = tf.maximum(average(tf.square(centred), axes, keepdims=keepdims) - tf.square(rest), 0.0)
     return Spread(about, centred, rest, variance)
 
 
