@@ -3,8 +3,8 @@
 Trains `text_nano` on four replicas with the real command for each seed: synchronously, with local steps at separate
 learning rates, and with Muon within local steps (`benchmarks/notes/local_steps.md`). Prints held-out losses and the
 number of averages. The mean loss of local steps must be within two hundredths of the synchronous one, and that of Muon
-no higher. Each way takes a quarter of an hour on two idle cores. Runs stay in `--kept`, and resume when the command is
-called again.
+no higher. Each way takes a quarter of an hour on two idle cores, Muon twice that. Runs stay in `--kept`, and resume
+when the command is called again.
 """
 
 import argparse
