@@ -33,6 +33,7 @@ STEPS, MOST_STEPS, SECONDS = 100, 2000, 10.0  # fewer short steps are always dis
 NOT_HERE = {"text_70b"}  # too large for the project's machines
 # Configurations that train here only with fewer microbatches, or in few steps.
 CHANGES = {
+    "cifar10_speed": ["Trainer.steps = 2", "Trainer.checkpoint_every = 1", "Experiment.eval_source = None"],
     "cyclegan": ["Trainer.steps = 2", "Trainer.checkpoint_every = 1"],
     "text_small": [
         *("Trainer.steps = 2", "Trainer.checkpoint_every = 1"),
@@ -171,6 +172,12 @@ def _planted(name: str, folder: Path) -> list[str]:
                     file.write(np.array([0x800 | array.ndim, *array.shape], ">i4").tobytes())
                     file.write(array.astype("uint8").tobytes())
         return [f"mnist.directory = '{folder}'"]
+    if name == "cifar10_speed":
+        for part in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+            records = random.randint(0, 256, [10_000, 3073]).astype("uint8")
+            records[:, 0] %= 10
+            (folder / f"{part}.bin").write_bytes(records.tobytes())
+        return [f"cifar10.directory = '{folder}'"]
     if name == "cyclegan":
         import tensorflow as tf
 

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from core import optimizers
-from core.optimizers import Schedule, Transform
-from trainers.gin_audit import registry
+from core.optimizers import Transform
 
 from .test_optimizers import VOCABULARY, given
 
@@ -62,14 +61,6 @@ def test_update_with_schedules_is_that_with_their_numbers(part: str) -> None:
             for path, x in values.items():
                 np.testing.assert_allclose(mine[slot][path], x, rtol=2e-4, atol=1e-6, err_msg=f"{slot}/{path}, {i}")
         params = {path: p + expected[path] for path, p in params.items()}
-
-
-@pytest.mark.parametrize("part", of_transforms())
-def test_number_may_be_a_schedule_in_gin(part: str) -> None:
-    (selector,) = (name for name in registry.configurables() if name.startswith("core.") and name.endswith(f".{part}"))
-    signature = registry.signature(selector)
-    for name in numbers_of(part):
-        assert signature.parameters[name].hint == float | Schedule
 
 
 def test_float64_parameter_is_refused() -> None:
