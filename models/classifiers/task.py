@@ -84,7 +84,7 @@ class Classifier(Task):
 
     def evaluated(self, image: tf.Tensor) -> tf.Tensor:
         """Returns the logits of images outside training."""
-        return self.net(image)
+        return call(self.net, arguments_of(self.net), image, rng=None, statistics=None)
 
     def evaluate(self, batch: Batch) -> Loss:
         return self.loss(batch, rng=None)

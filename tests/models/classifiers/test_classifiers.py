@@ -3,12 +3,14 @@
 import pytest
 import tensorflow as tf
 
+from core import layers
 from core.data import digits
 from core.errors import DataError
+from core.module import Module
 from core.optimizers import adamw
 from core.random import Rng
 from core.testing import assert_overfits, assert_step_function, assert_updates_only
-from models import ConvNetClassifier, LinearClassifier, MlpClassifier
+from models import Classifier, ConvNetClassifier, LinearClassifier, MlpClassifier
 
 BATCH = digits("train").gather(tf.range(6, dtype=tf.int64))
 # 3x3 convolutions from 1 to 4, 4 to 4, 4 to 8 and 8 to 8 channels; two poolings make 2x2 of 8x8.
@@ -50,3 +52,21 @@ def test_source_with_other_labels_is_refused():
     task = MlpClassifier(rng=Rng.from_seed(0), sizes=[64, 9], optimizer=adamw(0.1))
     with pytest.raises(DataError, match=r"`label` .* is 9, but `MlpClassifier` has 9 classes, numbered 0 to 8"):
         task.check_source(digits("train"))
+
+
+class AlwaysTold(Module):
+    """A network whose `rng` has no default."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = layers.Linear(64, 10, rng=Rng.from_seed(0))
+
+    def __call__(self, x, rng):
+        assert rng is None
+        return self.logits(layers.flatten(x))
+
+
+def test_network_is_told_of_evaluation_by_its_rng():
+    task = Classifier(AlwaysTold(), num_classes=10, optimizer=adamw(0.05))
+    assert task.evaluate(BATCH).per_example.shape == [6]
+    assert task.classify(BATCH)["logits"].shape == [6, 10]
