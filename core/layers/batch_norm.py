@@ -1,12 +1,16 @@
 """Batch normalisation that returns its statistics instead of assigning them."""
 
+import functools
+
 import tensorflow as tf
 
 from core.arguments import check_fraction
 from core.choice import one_of
+from core.layers.channels import channel_affine, channel_moments
 from core.layers.norm import Norm, spread
 from core.layers.shapes import check_last, widen
 from core.task.statistics import Statistics, Sums, Values
+from core.tracing import computes_by_parts
 
 
 class BatchNorm(Norm):
@@ -59,7 +63,11 @@ class BatchNorm(Norm):
         shift = -rest * factor
         if self.offset is not None:
             shift += tf.cast(self.offset, wide.dtype)
-        return tf.cast(centred * factor + shift, x.dtype)
+        return tf.cast(channel_affine(centred, factor, shift, merge=self._merge), x.dtype)
+
+    @property
+    def _merge(self) -> bool:
+        return not computes_by_parts(self.moving_mean)
 
     @property
     def moving(self) -> tuple[tf.Variable, ...]:
@@ -94,7 +102,7 @@ class BatchNorm(Norm):
 
     def _batch(self, x: tf.Tensor, statistics: Statistics) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Adds the batch to `statistics`. Returns `x - constant`, and the mean and variance of this difference."""
-        seen = spread(x, list(range(x.shape.rank - 1)), keepdims=False)
+        seen = spread(x, 0, functools.partial(channel_moments, merge=self._merge))
         rest, variance = seen.rest, seen.variance
         # The sums are about the moving mean, which all microbatches and replicas of a step share. It may be far from
         # the values, most of all in the first step, where squares cancel in float32 but not in float64.

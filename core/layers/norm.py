@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from core.arguments import check_finite, check_groups, check_size
+from core.layers.channels import channel_sums
 from core.layers.shapes import add_bias, check_last, merge_leading, sizes, widen
 from core.module import Module
 from core.tracing import computes_by_parts, in_xla_on_cpu
@@ -87,7 +88,7 @@ class GroupNorm(Norm):
             )
         shape = sizes(x)
         wide = tf.reshape(widen(x), [shape[0], math.prod(shape[1:-1]), self.size])
-        seen = spread(wide, [1], average=self._group_mean)
+        seen = spread(wide, 1, self._group_moments)
         factor = tf.math.rsqrt(seen.variance + self.epsilon)
         # Scale and offset are merged into the small tensors, so the large one is multiplied and added to once.
         if self.scale is not None:
@@ -97,10 +98,14 @@ class GroupNorm(Norm):
             shift += tf.cast(self.offset, wide.dtype)
         return tf.cast(tf.reshape(seen.centred * factor + shift, shape), x.dtype)
 
-    def _group_mean(self, x: tf.Tensor, axes: Sequence[int], *, keepdims: bool) -> tf.Tensor:
-        """Returns for each channel the mean over `axes` and the channels of its group."""
+    def _group_moments(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        average = self._group_mean(x)
+        return average, tf.maximum(self._group_mean(tf.square(x)) - tf.square(average), 0.0)
+
+    def _group_mean(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns for each channel the mean over space and the channels of its group."""
         # Groups are formed in small tensors: TensorFlow broadcasts slowly along axes as short as a group.
-        of_channels = mean(x, axes, keepdims=keepdims)
+        of_channels = mean(x, [1])
         if self.groups == self.size:
             return of_channels
         groups = [*sizes(of_channels)[:-1], self.groups, self.size // self.groups]
@@ -127,34 +132,25 @@ class Spread(NamedTuple):
     variance: tf.Tensor
 
 
-def spread(
-    x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True, average: Callable[..., tf.Tensor] | None = None
-) -> Spread:
-    """Measures the mean and variance of `x` over `axes`, exactly even if the mean is far from zero.
-
-    `average` replaces the mean over `axes`, for example by one over more values.
+def spread(x: tf.Tensor, axis: int, moments: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]) -> Spread:
+    """Measures the mean and variance of `x` by `moments`, exactly even if the mean is far from zero.
 
     The rounding error of a mean grows with the size of the values. It may exceed the differences between them. So the
-    mean of an eighth of the values is subtracted first, as a constant. This subtraction is exact and leaves small
-    values.
+    mean of an eighth of the values, the first of `axis`, is subtracted first, as a constant. This subtraction is exact
+    and leaves small values: their mean is at most √7 deviations, so no more than a digit of the variance cancels.
     """
     # Not `tf.nn.moments`: its variance treats the mean as constant, which gives wrong second derivatives.
-    average = average or mean
-    first = axes[0]
-    eighth = (slice(None),) * first + (slice(sizes(x)[first] // 8 + 1),)
-    about = tf.stop_gradient(average(x[eighth], axes, keepdims=keepdims))
+    eighth = (slice(None),) * axis + (slice(sizes(x)[axis] // 8 + 1),)
+    about = tf.stop_gradient(moments(x[eighth])[0])
     centred = x - about
-    rest = average(centred, axes, keepdims=keepdims)
-    # `rest` is at most √7 deviations, so no more than a digit cancels.
-    variance = tf.maximum(average(tf.square(centred), axes, keepdims=keepdims) - tf.square(rest), 0.0)
-    return Spread(about, centred, rest, variance)
+    return Spread(about, centred, *moments(centred))
 
 
-def mean(x: tf.Tensor, axes: Sequence[int], *, keepdims: bool = True) -> tf.Tensor:
+def mean(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Returns the mean of `x` over `axes`, or zero for no values. The gradient is divided before it is broadcast."""
     shape = sizes(x)
     count = tf.cast(tf.maximum(math.prod(shape[axis] for axis in axes), 1), x.dtype)
-    return tf.reduce_sum(x, axes, keepdims=keepdims) / count
+    return tf.reduce_sum(x, axes, keepdims=True) / count
 
 
 def affine(y: tf.Tensor, scale: tf.Tensor | None, offset: tf.Tensor | None) -> tf.Tensor:
@@ -187,7 +183,7 @@ def normalised(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor | None, *, epsi
             dx = dy * scale - unit * _along_rows(dscale, scale * share)
             if centred:
                 dx -= _along_rows(dy, scale * share)
-            sums = [tf.reduce_sum(z, 0) for z in ([dscale, dy] if offset else [dscale])]
+            sums = [channel_sums(z, merge=True) for z in ([dscale, dy] if offset else [dscale])]
             return dx * factor, *sums
 
         return (tf.nn.bias_add(y, offset[0]) if offset else y), gradient
