@@ -273,6 +273,21 @@ class T5(Module):
         seen = tf.ones_like(source, tf.bool) if seen is None else seen
         return Writer(self, self._sources(self.encode(source, seen=seen)), seen)
 
+    def continued(self, tokens: tf.Tensor, caches: Sequence[DecoderCache]) -> tuple[tf.Tensor, list[DecoderCache]]:
+        """Returns logits [rows, vocabulary] of the token after `tokens` [rows, time], and the caches after them.
+
+        `caches` hold the source, and the tokens of the answer before these.
+        """
+        past, after = caches[0].past, []
+        assert past is not None
+        place = past.length + tf.range(tf.shape(tokens)[1])
+        bias = self.decoder.positions(place, tf.range(tf.shape(past.keys)[1]))
+        x = self.tokens(tokens)
+        for block, cache in zip(self.decoder.blocks, caches, strict=True):
+            x, cache = block.decode(x, cache, bias)
+            after.append(cache)
+        return self._logits(x[:, -1]), after
+
     def _sources(self, encoded: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Returns keys and values of the encoder's outputs for each block of the decoder."""
         return [block.cross.keys_and_values(encoded) for block in self.decoder.blocks if block.cross is not None]
@@ -301,12 +316,4 @@ class Writer:
 
     def decode(self, tokens: tf.Tensor, caches: Sequence[DecoderCache]) -> tuple[tf.Tensor, list[DecoderCache]]:
         """Returns logits [rows, vocabulary] of the token after `tokens` [rows, time], and the caches after them."""
-        net, past, after = self._net, caches[0].past, []
-        assert past is not None
-        place = past.length + tf.range(tf.shape(tokens)[1])
-        bias = net.decoder.positions(place, tf.range(tf.shape(past.keys)[1]))
-        x = net.tokens(tokens)
-        for block, cache in zip(net.decoder.blocks, caches, strict=True):
-            x, cache = block.decode(x, cache, bias)
-            after.append(cache)
-        return net._logits(x[:, -1]), after
+        return self._net.continued(tokens, caches)

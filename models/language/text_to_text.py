@@ -1,7 +1,7 @@
 """The task of a T5: writing the target that belongs to a source (Raffel et al., 2020)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import gin
 import tensorflow as tf
@@ -10,11 +10,12 @@ from core import losses, metrics
 from core.arguments import check_size
 from core.data import Examples
 from core.errors import DataError
+from core.layers.attention import Cache
 from core.optimizers import Transform
 from core.random import Rng
 from core.task import Batch, Feature, Loss, Phase, Served, Task, Update
 from models.language.sampling import Decoder, greedy
-from models.language.t5 import T5, T5Config
+from models.language.t5 import T5, DecoderCache, T5Config
 
 
 @gin.configurable
@@ -107,16 +108,66 @@ class TextToText(Task):
         return self.decoder(writer, first, ones, length=length, end=end, vocabulary=vocabulary, rng=rng)[:, 1:]
 
     def serve(self, features: Mapping[str, tf.TensorSpec]) -> dict[str, Served]:
-        spec = tf.TensorSpec([None, None], tf.int32)
-        return {"predict": Served(self.predict, {"source": spec, "target": spec}, scores=["logits"])}
+        tokens = tf.TensorSpec([None, None], tf.int32)
+        seen, state = tf.TensorSpec([None, None], tf.bool), self._state_specs()
+        return {
+            "predict": Served(self.predict, {"source": tokens, "target": tokens}, scores=["logits"]),
+            "encode": Served(self.encode, {"source": tokens}),
+            "decode": Served(
+                self.decode, {"tokens": tokens, "seen": seen, **state}, examples=self._begun, scores=["logits"]
+            ),
+        }
 
     def predict(self, batch: Batch) -> Batch:
         """Returns the `logits` of each token of the target, from the source and the tokens before it."""
         return {"logits": self._logits(batch)}
 
+    def encode(self, batch: Batch) -> Batch:
+        """Returns the tensors of which `decode` writes an answer to `batch["source"]`, at most `answer_length` long."""
+        source = tf.maximum(batch["source"], 0)
+        seen = source > 0
+        caches = self.net.writer(source, seen=seen).empty_caches(tf.shape(source)[0], self.answer_length)
+        return {"seen": seen, **_state(caches)}
+
+    def decode(self, batch: Batch) -> Batch:
+        """Returns the `logits` of the token after `batch["tokens"]`, and the tensors that continue the answer.
+
+        The first token is 0. The others are in `batch`, from `encode` or an earlier `decode`.
+        """
+        logits, caches = self.net.continued(batch["tokens"], _caches(batch))
+        return {"logits": logits, **_state(caches)}
+
+    def _state_specs(self) -> dict[str, tf.TensorSpec]:
+        attention, layers = self.net.decoder.blocks[0].attention, len(self.net.decoder.blocks)
+        lengths, heads = [self.answer_length] * 2 + [None] * 2, [attention.num_heads, attention.head_size]
+        specs = [tf.TensorSpec([None, layers, length, *heads]) for length in lengths]
+        return {**dict(zip(_STATE, specs, strict=True)), "position": tf.TensorSpec([], tf.int32)}
+
+    def _begun(self, batch: Batch) -> Batch:
+        return {**self.encode(batch), "tokens": tf.zeros_like(batch["source"][:, :1])}
+
     def reads(self) -> dict[str, Feature]:
         feature = PaddedTokens(self.net.config.vocabulary)
         return {"source": feature, "target": feature}
+
+
+_STATE = ("keys", "values", "source_keys", "source_values")
+
+
+def _state(caches: Sequence[DecoderCache]) -> Batch:
+    """Returns the caches of all blocks as a few tensors [rows, layers, time, heads, head_size], for an export."""
+    pasts = [cache.past for cache in caches if cache.past]
+    blocks = [(past.keys, past.values, cache.keys, cache.values) for past, cache in zip(pasts, caches, strict=True)]
+    stacked = [tf.stack(parts, 1) for parts in zip(*blocks, strict=True)]
+    return {**dict(zip(_STATE, stacked, strict=True)), "position": pasts[0].length}
+
+
+def _caches(batch: Batch) -> list[DecoderCache]:
+    blocks = zip(*(tf.unstack(batch[name], axis=1) for name in _STATE), strict=True)
+    return [
+        DecoderCache(Cache(k, v, batch["position"]), source_k, source_v, batch["seen"])
+        for k, v, source_k, source_v in blocks
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

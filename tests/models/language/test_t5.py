@@ -22,6 +22,7 @@ from models.language import T5, T5Config, TextToText, beam_search, t5_weights
 from models.language.t5 import bucket_by_distance
 from models.language.t5_weights import save_t5
 from tests.models.language import numpy_t5
+from trainers.export.program import Program
 from trainers.hooks.texts import make_writer
 
 RNG = Rng.from_seed(0)
@@ -187,6 +188,24 @@ def test_search_over_more_beams_finds_answers_that_are_no_less_probable():
         return np.where(ended, 0.0, each).sum(-1)
 
     assert (log_probability(wide) >= log_probability(greedy) - 1e-4).all()
+
+
+def test_exported_functions_write_the_same_answers():
+    task = make_task(answer_length=5)
+    source, lengths = tf.constant(SOURCE, tf.int32), tf.constant([17, 4, 9])
+    expected = task.answer(RNG, source, lengths, end=END, vocabulary=VOCABULARY).numpy()
+    rows = [[*row[:length], END] for row, length in zip(SOURCE.tolist(), lengths.numpy(), strict=True)]
+    padded = tf.ragged.constant(rows, dtype=tf.int32).to_tensor()
+    features = {name: tf.TensorSpec([n], tf.int32) for name, n in (("source", 17), ("target", 15))}
+    served = Program(task, features).exported("float32")[1]
+    state, token, answers = served["encode"](source=padded), tf.zeros([3, 1], tf.int32), []
+    for _ in range(5):
+        state = {**state, **served["decode"](tokens=token, **state)}
+        token = tf.argmax(state.pop("logits"), -1, tf.int32)[:, tf.newaxis]
+        answers.append(token[:, 0].numpy())
+    written = np.stack(answers, 1)
+    written[np.cumsum(written == END, -1) > 0] = END
+    np.testing.assert_array_equal(written, expected)
 
 
 def test_prompts_are_answered_in_a_new_line():
