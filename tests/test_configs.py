@@ -36,6 +36,7 @@ CONFIGURATIONS = {  # how each is tested
         "digits_gan_sampling_on_every_replica",
         "digits_pix2pix",
         "digits_simclr",
+        "digits_stylegan2",
         "digits_vae",
         "digits_vqvae",
         *TEXTS,

@@ -43,7 +43,7 @@ class StyledConv(Module):
 
     def __call__(self, x: tf.Tensor, style: tf.Tensor, rng: Rng | None) -> tf.Tensor:
         y = self.conv(x, style)
-        noise = self.noise.read_value()[tf.newaxis] if rng is None else rng.rows.normal(*y.shape[:3], 1)
+        noise = tf.expand_dims(self.noise, 0) if rng is None else rng.rows.normal(*y.shape[:3], 1)
         return activated(y + tf.cast(self.strength * widen(noise), y.dtype) + tf.cast(self.b, y.dtype))
 
 

@@ -39,6 +39,7 @@ REFUSED_ON_MESHES = {
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. On a mesh every",
     "digits_resnet": "`tf.math.betainc`, by which `mixup` draws",
     "digits_vit": "`tf.math.betainc`, by which `mixup` draws",
+    "digits_stylegan2": "`repeated` of `models.gan`: a new axis before another one",
     "text_lstm": "`unroll` computes `LSTM` in a loop over time",
 }
 DROPOUT = 0.2
@@ -78,6 +79,11 @@ CHANGES = {
         "Pix2Pix.discriminator_channels = [4, 8]",
         "Pix2Pix.l1_weight = 1.0",
     ),
+    "digits_stylegan2": (
+        "StyleGan2.channels = [8, 4]",
+        "StyleGan2.style_size = 8",
+        "StyleGan2.group = 1",  # shares of one row
+    ),
     "text_bert": (
         "MaskedLanguageModel.num_layers = 1",
         "MaskedLanguageModel.size = 8",
@@ -100,7 +106,7 @@ CHANGES = {
 }
 # GANs amplify rounding: Adam takes full steps for a gradient that is rounding only, and the other network answers.
 # With a larger epsilon, a step is a smooth function of the gradient.
-GAMES = ("CycleGan", "Gan", "Pix2Pix")
+GAMES = ("CycleGan", "Gan", "Pix2Pix", "StyleGan2")
 EPSILON = 1e-3
 
 
