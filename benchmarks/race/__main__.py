@@ -39,6 +39,7 @@ class Work(NamedTuple):
     ends: Sequence[str]  # of the matrices of the first and last layers
     file: str
     bindings: Sequence[str] = ()
+    rates: float = 1.0  # a factor of the rates that the search tries
 
 
 _TEXT = Work(2_000, "LanguageModel", ["b", "scale", "offset"], ["tokens/w", "positions/w"], "text_nano")
@@ -47,6 +48,7 @@ WORKS = {
     "text_nano": _TEXT,
     "text_pico": _TEXT._replace(bindings=_SMALL),  # a race of an hour
     "digits_convnet": Work(1_500, "ConvNetClassifier", ["b"], ["logits/w"], "digits_convnet"),
+    "digits_resnet": Work(600, "ResNetClassifier", ["b", "scale", "offset"], ["logits/w"], "digits_resnet", rates=4.0),
 }
 
 
@@ -100,7 +102,7 @@ def searched(work: str, names: Sequence[str], steps: int, kept: Path) -> dict[st
     best = {}
     for name in names:
         found = {}
-        for peak in RULES[name].peaks:
+        for peak in (rate * WORKS[work].rates for rate in RULES[name].peaks):
             losses = [train(work, name, peak=peak, seed=seed, steps=steps, kept=kept) for seed in SEARCH_SEEDS]
             found[peak] = float(np.mean(losses))
         best[name] = min(found, key=lambda peak: found[peak])
