@@ -107,8 +107,8 @@ WORKS = {
     "resnet": Work(
         "ResNet-50, 224×224×3, batch 8",
         lambda: coloured(64, 224),
-        # After the step from 3.30, each of two programs of ours and of Keras has 2.69 to 2.74.
-        chunk=1, log=1, check=2, order=8, tolerance=2e-2,
+        # From 3.30, a step takes two programs of Keras and two of ours to 3.093 to 3.104: by rounding.
+        chunk=1, log=1, check=2, order=8, tolerance=5e-3,
     ),
     "vit": Work(
         "ViT-S with patches of 16, 224×224×3, batch 8",

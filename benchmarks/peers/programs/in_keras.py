@@ -21,7 +21,7 @@ from benchmarks.peers.programs.keras_gans import FIGURES, GANS
 from benchmarks.peers.programs.keras_nets import NETS
 from benchmarks.peers.programs.work import SEGMENT_SECONDS, Work
 
-DESCENT = {"resnet": 1e-3, "unet": 0.1}  # the rates of works without Adam
+DESCENT = {"resnet": 1e-4, "unet": 0.1}  # the rates of works without Adam
 
 
 class Epochs(keras.callbacks.Callback):
