@@ -54,7 +54,12 @@ def in_xla() -> bool:
 
 def in_xla_on_cpu() -> bool:
     """Says whether the code being traced will be compiled with XLA for a CPU. There, matmuls are exact."""
-    return in_xla() and all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+    return in_xla() and only_cpus()
+
+
+def only_cpus() -> bool:
+    """Says whether TensorFlow computes on no other devices than CPUs."""
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def computes_by_parts(variable: tf.Variable) -> bool:

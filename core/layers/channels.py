@@ -5,14 +5,15 @@ from typing import Any
 import tensorflow as tf
 
 from core.layers.shapes import sizes
+from core.tracing import only_cpus
 
 
 def channel_sums(x: tf.Tensor, *, merge: bool) -> tf.Tensor:
     """Returns the sums [channels] of `x` [..., channels]. `merge` allows reshapes, which sharded axes forbid."""
-    if not merge or x.shape.rank < 2:
+    if not merge or x.shape.rank < 2 or not only_cpus():
         return tf.reduce_sum(x, list(range(x.shape.rank - 1)))
-    # The gradient of a bias is such a sum, in a kernel several times faster than `reduce_sum`. It adds rows one after
-    # another, so the last axes are merged: fewer and longer rows round less.
+    # The gradient of a bias is such a sum, in a kernel that is several times faster on CPUs than `reduce_sum`. It adds
+    # rows one after another, so the last axes are merged: fewer and longer rows round less.
     if x.shape.rank == 2:
         return tf.raw_ops.BiasAddGrad(out_backprop=x)
     width, channels = sizes(x)[-2:]

@@ -26,7 +26,7 @@ from core.layers.windows import (
 from core.module import Module
 from core.random import Rng
 from core.tensorflow_private import uses_onednn
-from core.tracing import computes_by_parts
+from core.tracing import computes_by_parts, only_cpus
 
 
 class ConvBase(Module):
@@ -139,7 +139,7 @@ def pays(x: tf.Tensor, w: tf.Tensor) -> bool:
     height, width = (n - k + 1 for n, k in zip(x.shape[1:3], w.shape[:2], strict=True))
     # oneDNN, which TensorFlow uses on newer processors, has fast gradient kernels.
     eigen = not uses_onednn()
-    return eigen and height * width >= _OUTPUTS and _only_cpus()
+    return eigen and height * width >= _OUTPUTS and only_cpus()
 
 
 @tf.custom_gradient
@@ -170,7 +170,3 @@ def convolve_image(x: tf.Tensor, w: tf.Tensor) -> Any:
         return convolve_image(around, tf.transpose(tf.reverse(w, [0, 1]), [0, 1, 3, 2]))
 
     return y, gradient
-
-
-def _only_cpus() -> bool:
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())

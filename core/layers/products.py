@@ -5,6 +5,7 @@ import functools
 import tensorflow as tf
 
 from core.layers.shapes import widen
+from core.tracing import only_cpus
 
 
 def product(a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> tf.Tensor:
@@ -21,7 +22,7 @@ def _rounds() -> bool:
     Eigen's, which runs on CPUs where oneDNN's doesn't, truncates: up to two roundings, all towards zero, which sums
     don't average. It takes as long as a product in float32.
     """
-    if any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
+    if not only_cpus():
         return True
     with tf.init_scope(), tf.device("CPU:0"):
         above = tf.constant([[1.0], [1.5 * 2.0**-8]], tf.bfloat16)  # their sum is three quarters of the way to the next

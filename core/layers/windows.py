@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from core.casts import cast_to
 from core.layers.shapes import sizes, widen
+from core.tracing import only_cpus
 
 Ints = int | Sequence[int]
 Padding = str | int | Sequence[int | tuple[int, int]]  # as a caller gives it
@@ -103,7 +104,7 @@ def half_kernel(
 
     `sums_wide` says that the CPU kernel of `op` sums in float32 itself. Otherwise `op` gets float32 operands.
     """
-    if x.dtype.size >= 4 or any(device.device_type != "CPU" for device in tf.config.list_logical_devices()):
+    if x.dtype.size >= 4 or not only_cpus():
         return op(x, cast_to(w, x.dtype))
     w = tf.convert_to_tensor(w)
 

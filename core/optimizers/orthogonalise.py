@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from core.tracing import only_cpus
+
 Coefficients = tuple[tuple[float, float, float], ...]  # of each step: a X + b (XXᵀ)X + c (XXᵀ)²X
 
 NEWTON_SCHULZ, POLAR_EXPRESS = "newton_schulz", "polar_express"
@@ -56,7 +58,7 @@ def batches_pay() -> bool:
 
     It is launched once for all matrices. On two CPU cores, it took 1.1 to 1.5 times as long.
     """
-    return any(device.device_type != "CPU" for device in tf.config.list_logical_devices())
+    return not only_cpus()
 
 
 def cost(matrix: tf.Tensor) -> float:

@@ -97,7 +97,7 @@ def test_custom_gradients_are_used_by_size(monkeypatch):
     assert not pays(x[:0], w)  # no rows, of which TensorFlow makes zeros
     assert not pays(x, w[:1, :1])  # a matrix product
     assert not pays(tf.cast(x, tf.bfloat16), w)
-    monkeypatch.setattr("core.layers.conv._only_cpus", lambda: False)
+    monkeypatch.setattr("core.layers.conv.only_cpus", lambda: False)
     assert not pays(x, w)
     monkeypatch.undo()
     monkeypatch.setattr("core.layers.conv.uses_onednn", lambda: True)
