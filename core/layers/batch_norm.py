@@ -67,6 +67,7 @@ class BatchNorm(Norm):
 
     @property
     def _merge(self) -> bool:
+        """Says whether axes may be merged, which a mesh can't if they are sharded."""
         return not computes_by_parts(self.moving_mean)
 
     @property
@@ -108,7 +109,7 @@ class BatchNorm(Norm):
         # the values, most of all in the first step, where squares cancel in float32 but not in float64.
         away = tf.cast(seen.about, tf.float64) - tf.cast(self.moving_mean, tf.float64)
         distance = away + tf.cast(rest, tf.float64)
-        count = tf.cast(tf.size(x) // self.size, tf.float64)  # zero in an empty batch
+        count = tf.cast(tf.size(x, tf.int64) // self.size, tf.float64)  # zero in an empty batch
         sums = Sums(count, count * distance, count * (tf.cast(variance, tf.float64) + tf.square(distance)))
         if self.sync:
             distance, wide = _moments(statistics.sum_over_replicas(sums))

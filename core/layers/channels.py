@@ -1,24 +1,28 @@
 """Sums, moments and affine maps per channel, the last axis. Their gradients make few passes over a batch."""
 
+import math
 from typing import Any
 
 import tensorflow as tf
 
-from core.layers.shapes import sizes
 from core.tracing import only_cpus
+
+_LONG = 4096  # a merged row has at most twice as many numbers, unless it is a single row
 
 
 def channel_sums(x: tf.Tensor, *, merge: bool) -> tf.Tensor:
-    """Returns the sums [channels] of `x` [..., channels]. `merge` allows reshapes, which sharded axes forbid."""
-    if not merge or x.shape.rank < 2 or not only_cpus():
-        return tf.reduce_sum(x, list(range(x.shape.rank - 1)))
+    """Returns the sums [channels] of `x` [..., channels], which has fewer than 2³¹ numbers.
+
+    `merge` allows reshapes, which sharded axes forbid.
+    """
+    *leading, channels = x.shape
+    if not merge or not leading or not only_cpus():
+        return tf.reduce_sum(x, list(range(len(leading))))
     # The gradient of a bias is such a sum, in a kernel that is several times faster on CPUs than `reduce_sum`. It adds
-    # rows one after another, so the last axes are merged: fewer and longer rows round less.
-    if x.shape.rank == 2:
-        return tf.raw_ops.BiasAddGrad(out_backprop=x)
-    width, channels = sizes(x)[-2:]
-    sums = tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, width * channels]))
-    return tf.reduce_sum(tf.reshape(sums, [width, channels]), 0)
+    # rows one after another, so rows are merged as far as their number is known: fewer and longer ones round less.
+    merged = math.gcd(math.prod(size for size in leading if size is not None), 2 ** (_LONG // channels).bit_length())
+    sums = tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, merged * channels]))
+    return tf.reduce_sum(tf.reshape(sums, [merged, channels]), 0)
 
 
 def channel_moments(x: tf.Tensor, *, merge: bool) -> tuple[tf.Tensor, tf.Tensor]:
@@ -29,7 +33,7 @@ def channel_moments(x: tf.Tensor, *, merge: bool) -> tuple[tf.Tensor, tf.Tensor]
 
     @tf.custom_gradient
     def run(x: tf.Tensor) -> Any:
-        count = tf.cast(tf.maximum(tf.size(x) // x.shape[-1], 1), x.dtype)
+        count = tf.cast(tf.maximum(tf.size(x, tf.int64) // x.shape[-1], 1), x.dtype)
         mean = channel_sums(x, merge=merge) / count
         variance = channel_sums(tf.square(x), merge=merge) / count - tf.square(mean)
 

@@ -130,12 +130,13 @@ class TextToText(Task):
         return {"seen": seen, **_state(caches)}
 
     def decode(self, batch: Batch) -> Batch:
-        """Returns the `logits` of the token after `batch["tokens"]`, and the tensors that continue the answer.
+        """Returns the `logits` of the token after `batch["tokens"]`, and the tensors that have changed with it.
 
-        The first token is 0. The others are in `batch`, from `encode` or an earlier `decode`.
+        The first token is 0. The other tensors are those of `encode`, and of the last call those that it returned.
         """
         logits, caches = self.net.continued(batch["tokens"], _caches(batch))
-        return {"logits": logits, **_state(caches)}
+        state = _state(caches)
+        return {"logits": logits, **{name: state[name] for name in ("keys", "values", "position")}}
 
     def _state_specs(self) -> dict[str, tf.TensorSpec]:
         attention, layers = self.net.decoder.blocks[0].attention, len(self.net.decoder.blocks)
@@ -156,10 +157,14 @@ _STATE = ("keys", "values", "source_keys", "source_values")
 
 def _state(caches: Sequence[DecoderCache]) -> Batch:
     """Returns the caches of all blocks as a few tensors [rows, layers, time, heads, head_size], for an export."""
-    pasts = [cache.past for cache in caches if cache.past]
-    blocks = [(past.keys, past.values, cache.keys, cache.values) for past, cache in zip(pasts, caches, strict=True)]
+    blocks = [(*_past(cache)[:2], cache.keys, cache.values) for cache in caches]
     stacked = [tf.stack(parts, 1) for parts in zip(*blocks, strict=True)]
-    return {**dict(zip(_STATE, stacked, strict=True)), "position": pasts[0].length}
+    return {**dict(zip(_STATE, stacked, strict=True)), "position": _past(caches[0]).length}
+
+
+def _past(cache: DecoderCache) -> Cache:
+    assert cache.past is not None
+    return cache.past
 
 
 def _caches(batch: Batch) -> list[DecoderCache]:

@@ -31,6 +31,7 @@ SUBJECTS = [
     "digits_ddpm",
     "digits_edm",
     "digits_simclr",
+    "digits_stylegan2",
     "digits_vae",
     "digits_vqvae",
     "digits_vit",

@@ -38,8 +38,8 @@ REFUSED_ON_MESHES = {
     "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. On a mesh every",
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. On a mesh every",
     "digits_resnet": "`tf.math.betainc`, by which `mixup` draws",
-    "digits_vit": "`tf.math.betainc`, by which `mixup` draws",
     "digits_stylegan2": "`repeated` of `models.gan`: a new axis before another one",
+    "digits_vit": "`tf.math.betainc`, by which `mixup` draws",
     "text_lstm": "`unroll` computes `LSTM` in a loop over time",
 }
 DROPOUT = 0.2
