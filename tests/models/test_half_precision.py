@@ -47,6 +47,7 @@ PRODUCTS = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "Einsum")
 # and convolutions whose CPU kernel wouldn't sum in float32 itself. Scores may exceed float16.
 WIDE = ("core/losses/", "core/layers/weight_norm.py", "core/data/augment.py", "core/layers/windows.py", "_contrast")
 WIDE += ("models/quantizers.py",)  # distances
+WIDE += ("models/gan/style_layers.pymodulated",)  # the lengths of kernels, which are squared
 SCORES = ("core/layers/attend", "core/layers/dense_attention", "core/layers/tiled_attention")
 
 
