@@ -60,7 +60,7 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
     "digits_vqvae": {"error": Target(operator.le, 0.0055), "codes": Target(operator.ge, 50)},
     "text_nano": {"loss": Target(operator.le, 1.45)},  # nats a byte of unseen documentation
     "text_nano_soap": {"loss": Target(operator.le, 1.45)},
-    "text_lstm": {"loss": Target(operator.le, 1.48)},  # 1.381, 1.468 and 1.378 with seeds 0 to 2
+    "text_lstm": {"loss": Target(operator.le, 1.45)},  # the bound of `text_nano`; seed 1 misses it
     "text_t5": {"exact": Target(operator.ge, 0.98)},  # of 1,000 held-out numbers
     "text_markov": {"loss": Target(operator.le, 1.02 * 1.491)},  # of which 1.491 nats are the chain's own entropy
 }

@@ -37,7 +37,7 @@ def test_a_sum_over_many_equal_rows_keeps_its_digits(shape: list[int]):
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_first_and_second_derivatives_are_those_of_the_plain_formula(merge: bool):
+def test_values_and_first_and_second_derivatives_are_those_of_the_plain_formula(merge: bool):
     x, factor, shift, direction = (
         tf.constant(v) for v in (values(2, 3, 2), values(2, seed=1), values(2, seed=2), values(2, 3, 2, seed=3))
     )
@@ -59,7 +59,7 @@ def test_first_and_second_derivatives_are_those_of_the_plain_formula(merge: bool
                 y = tf.reduce_sum(tf.tanh(function(*arguments)) * direction)
             first = inner.gradient(y, arguments)
             length = sum(tf.reduce_sum(tf.square(g)) for g in first)
-        return [*first, *outer.gradient(length, arguments)]
+        return [function(*arguments), *first, *outer.gradient(length, arguments)]
 
     for mine, expected in zip(derivatives(own), derivatives(plain), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-9, atol=1e-12)
