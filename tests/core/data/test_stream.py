@@ -80,6 +80,22 @@ def test_a_hash_is_of_the_order_and_of_every_value_of_small_examples():
     np.testing.assert_array_equal(named, hashes_after(0, 0, {"x": -block["x"], "id": np.arange(4)}))
 
 
+def splitmix(x):
+    """Returns the output of SplitMix64 (Steele, Lea and Flood, 2014) for a state, in Python's integers."""
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def test_a_hash_is_the_one_that_checkpoints_of_other_versions_hold():
+    golden, numbers, hashes = 0x9E3779B97F4A7C15, [5, -3, 2**40], []
+    for place, number in enumerate(numbers, 8):
+        digest = splitmix(number * (splitmix(golden) | 1) % 2**64)
+        hashes.append((hashes[-1] if hashes else 11) + splitmix((digest + place * golden) % 2**64))
+    expected = np.array([x % 2**64 for x in hashes], np.uint64)
+    np.testing.assert_array_equal(hashes_after(7, 11, {"x": np.array(numbers)}), expected)
+
+
 @pytest.mark.parametrize("changed", [0, 1, 5, 6, 9])
 def test_a_trail_says_between_which_counts_the_first_other_example_is(changed):
     block = {"x": np.arange(10)}

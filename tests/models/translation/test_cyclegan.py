@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -75,8 +76,11 @@ def test_generators_have_the_size_of_the_papers(blocks, millions):
 
 
 def test_discriminator_has_the_size_of_the_papers():
-    d = shaped(PatchGan, channels=(64, 128, 256, 512))
-    assert round(count(d) / 1e6, 1) == 2.8
+    sizes = (3, 64, 128, 256, 512, 1)
+    # A bias; in layers that are neither first nor last a scale and an offset in its place.
+    each = [4**2 * i * o + o * (2 if 0 < n < 4 else 1) for n, (i, o) in enumerate(itertools.pairwise(sizes))]
+    assert count(shaped(PatchGan, channels=sizes[1:-1])) == sum(each)
+    assert round(sum(each) / 1e6, 1) == 2.8
     narrow = PatchGan(3, channels=(2, 3, 4, 5), rng=Rng.from_seed(0))
     assert narrow(tf.zeros([1, 256, 256, 3])).shape == [1, 30, 30, 1]
 
