@@ -19,6 +19,8 @@ from concurrent import futures
 from pathlib import Path
 from typing import IO, Any
 
+from tests.forwarded import settings
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 CONFIGS = CHECKOUT / "configs"
 Done = subprocess.CompletedProcess[str]
@@ -92,10 +94,12 @@ class ForkServer:
     ) -> int:
         """Starts a command with files for its output; returns its pid. The next `answer` is its exit code.
 
-        `become` in `tests.fork_server` explains `before`.
+        It gets the variables of this moment. `become` in `tests.fork_server` explains `before`.
         """
         assert self.process.stdin
-        streams = {"stdout": stdout, "stderr": stderr}
+        now, then = environment(), self.environment
+        variables = {key: now.get(key) for key in now.keys() | then.keys() if now.get(key) != then.get(key)}
+        streams = {"stdout": stdout, "stderr": stderr, "variables": variables}
         request = {"command": command, "arguments": arguments, "cwd": str(cwd), "before": before, **streams}
         self.process.stdin.write(f"{json.dumps(request)}\n".encode())
         return self.answer()
@@ -126,10 +130,15 @@ class ForkServer:
 fork_server = functools.cache(ForkServer)
 
 
+def forkable() -> bool:
+    """Tells whether a fork does what a new process would: Python and TensorFlow read settings when they start."""
+    return sys.platform == "linux" and settings(fork_server().environment) == settings(environment())
+
+
 def run(*arguments: str, cwd: Path, timeout: float = 300) -> Done:
     """Runs the command in `cwd`; the result is `run_process`'s without the time."""
-    if sys.platform != "linux" or fork_server().environment != environment():
-        return run_process(*arguments, cwd=cwd, timeout=timeout)  # TensorFlow reads its settings at import
+    if not forkable():
+        return run_process(*arguments, cwd=cwd, timeout=timeout)
     return fork_server().run(*arguments, cwd=cwd, timeout=timeout)
 
 

@@ -44,6 +44,11 @@ def become(request: dict[str, Any]) -> None:
     A request may name a module whose `begin` is called first with the given arguments: it can watch the process from
     within.
     """
+    for name, value in request.get("variables", {}).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     if before := request["before"]:
         importlib.import_module(before["module"]).begin(**before["arguments"])
     streams = {0: os.devnull, 1: request["stdout"], 2: request["stderr"]} if "stdout" in request else {}

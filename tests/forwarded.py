@@ -113,7 +113,7 @@ def begin(name: str) -> None:
 
 def settings(variables: dict[str, str]) -> dict[str, str]:
     """Returns the variables that matter while Python starts and TensorFlow is imported."""
-    kinds = ("TF_", "XLA_", "PYTHON")
+    kinds = ("TF_", "XLA_", "PYTHON", "LANG", "LC_")
     return {key: x for key, x in variables.items() if key.startswith(kinds) and key != "TF_CONFIG"}
 
 

@@ -8,15 +8,20 @@ _LIBC = ctypes.CDLL(None)
 
 
 def release() -> None:
-    """Frees the graphs of dead functions, and returns free memory to the system.
+    """Frees the graphs and programs of dead functions, and returns free memory to the system.
 
     TensorFlow registers the gradient of each traced `tf.custom_gradient` for ever, and with it the whole graph: about
-    6,000 Python objects per training step, which each collection visits as well.
+    6,000 Python objects per training step, which each collection visits as well. It also keeps each operation that ran
+    eagerly, by shape; JAX keeps each program.
     """
     if ops := sys.modules.get("tensorflow.python.framework.ops"):  # pytest's own process has none
         registry = ops.gradient_registry._registry
         for name in [name for name in registry if name.startswith("CustomGradient-")]:
             del registry[name]
     gc.collect()
+    if (eager := sys.modules.get("tensorflow.python.eager.context")) and (context := eager.context_safe()):
+        context.clear_kernel_cache()
+    if jax := sys.modules.get("jax"):
+        jax.clear_caches()
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)

@@ -1,18 +1,17 @@
 """Helpers of the command's tests: gin files, a custom task with a mistake, a run with output into pipes."""
 
 import os
-import sys
 import tempfile
 import textwrap
 from concurrent import futures
 from pathlib import Path
 
-from tests.commands import Done, environment, fork_server, run_process
+from tests.commands import Done, fork_server, forkable, run_process
 
 
 def run_into_pipes(*arguments, cwd):
     """Runs the command as `tests.commands.run` for a process with a file size limit, which pipes don't have."""
-    if sys.platform != "linux" or fork_server().environment != environment():
+    if not forkable():
         return run_process(*arguments, cwd=cwd)
     with tempfile.TemporaryDirectory() as folder, futures.ThreadPoolExecutor(2) as readers:
         streams = {name: Path(folder) / name for name in ("stdout", "stderr")}

@@ -58,7 +58,9 @@ def test_evaluation_that_cannot_be_on_a_mesh_is_refused(tmp_path):
         Evaluator(experiment, experiment.eval_source).evaluate()
 
 
+# Refused as others are, or after seconds of tracing.
 ELSEWHERE = ("cyclegan", "digits_gan_by_batch_size", "digits_gan_sampling_on_every_replica")
+ELSEWHERE += ("digits_resnet", "digits_stylegan2", "digits_vit")
 
 
 @pytest.mark.parametrize(
