@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from tests.commands import CHECKOUT, CONFIGS, passed, refused, run, run_process
+from tests.commands import CHECKOUT, CONFIGS, fork_server, one_paragraph, passed, refused, run, run_process
 from tests.trainers.command_lab import gin, write_task
 from trainers.process.standard_streams import log_name
 
@@ -165,6 +165,18 @@ def test_models_folder_of_the_user(tmp_path):
     (tmp_path / "models" / "__init__.py").write_text("")
     says = [str(tmp_path / "models"), str(CHECKOUT / "models")]
     refused(LINEAR, cwd=tmp_path, exit_code=2, says=says, run=run_process)  # a fork has imported ours
+
+
+@pytest.mark.parametrize(
+    ("job", "others", "file"),
+    [("worker", {}, "multi_worker"), ("chief", {"chief": ["[::1]:3"], "ps": ["[::1]:4"]}, "parameter_server")],
+)
+def test_strategy_of_one_process_is_refused_in_each_of_several(job, others, file, tmp_path):
+    role = {"cluster": {"worker": ["[::1]:1", "[::1]:2"], **others}, "job": job, "index": 0}
+    begun = {"module": "tests.served.role", "arguments": role}
+    done = fork_server().run(LINEAR, cwd=tmp_path, timeout=60, before=begun)
+    assert done.returncode == 2
+    one_paragraph(done.stderr, "its strategy is for one", f"configs/runtime/{file}.gin", "unset `TF_CONFIG`")
 
 
 def test_two_runs_in_one_workdir(tmp_path):

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from core.data import digits
+from core.data import ArraySource, digits
 from core.optimizers import sgd
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, passed
 from tests.trainers.trainer_lab import make, train
-from trainers.hooks import LinearProbe
+from trainers.hooks import LinearProbe, probe
 from trainers.hooks.probe import probe_accuracy
 
 
@@ -33,6 +33,14 @@ def test_probe_is_linear():
     signs = random.choice([-1.0, 1.0], [60, 2])  # no line separates these
     exclusive = (signs[:, 0] * signs[:, 1] > 0).astype(int)
     assert probe_accuracy(signs, exclusive, signs, exclusive) < 0.8
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 9])
+def test_features_of_all_examples_are_read_in_their_order(rows, monkeypatch):
+    monkeypatch.setattr(probe, "ROWS", rows)
+    x = np.arange(5, dtype="float32")
+    found = probe._gathered(ArraySource({"x": x}, name="five"), lambda batch: 2.0 * batch["x"])
+    np.testing.assert_array_equal(found, 2.0 * x)
 
 
 @pytest.mark.long
