@@ -118,7 +118,8 @@ def _from_tf_config(text: str) -> Cluster:
     if len(lists["chief"]) > 1:
         raise _refused("TF_CONFIG.cluster.chief", lists["chief"], "must name one address: further ones are workers")
     if lists["ps"] and not lists["chief"]:
-        raise _refused("TF_CONFIG.cluster.chief", jobs.get("chief", _MISSING), "must name the address of the chief")
+        why = 'must name the address of the chief, such as "chief": ["host0:2222"]'
+        raise _refused("TF_CONFIG.cluster.chief", jobs.get("chief", _MISSING), why)
     if not lists["worker"] and (lists["ps"] or not lists["chief"]):
         raise _refused("TF_CONFIG.cluster.worker", jobs.get("worker", _MISSING), "must name at least one address")
     places: dict[str, str] = {}

@@ -141,7 +141,7 @@ def test_a_malformed_whole_is_refused(text, says):
         ({"worker": ["a:1", "b:1", "a:1"]}, 'worker[2]` is "a:1"', "the same address as `TF_CONFIG.cluster.worker[0]`"),
         ({"worker": TWO, "chief": ["b:2000"]}, 'worker[1]` is "b:2000"', "as `TF_CONFIG.cluster.chief[0]`"),
         ({"worker": TWO, "chief": ["c:1", "d:1"]}, 'chief` is ["c:1", "d:1"]', "further ones are workers"),
-        ({"worker": TWO, "ps": ["p:1"]}, "chief` is missing", "must name the address of the chief"),
+        ({"worker": TWO, "ps": ["p:1"]}, "chief` is missing", 'the chief, such as "chief": ["host0:2222"]'),
         ({"chief": ["c:1"], "ps": ["p:1"]}, "worker` is missing", "must name at least one address"),
         ({"chief": ["c:1"], "worker": TWO, "ps": ["a:1000"]}, 'worker[0]` is "a:1000"', "TF_CONFIG.cluster.ps[0]`"),
         ({"worker": TWO, "evaluator": ["e:1"]}, "evaluator` is", "`--mode=evaluate_continuously`"),
