@@ -79,6 +79,7 @@ def test_examples_of_the_command():
     assert failures == 0 < tried
 
 
+@pytest.mark.long
 def test_command_finds_missing_symbols(tmp_path, monkeypatch):
     assert len(next_tensorflow.symbols(PRIVATE.read_text())) > 10
     source = (

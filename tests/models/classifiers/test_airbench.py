@@ -124,6 +124,7 @@ def test_smoothing_is_of_training_alone():
         make(label_smoothing=1.0)
 
 
+@pytest.mark.long
 def test_configuration_keeps_the_whitening_and_trains_all_else(tmp_path):
     subject = configured(CONFIGS / "cifar10_speed.gin", tmp_path, ["AirbenchClassifier.width = 4"])
     experiment = subject.experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
