@@ -100,8 +100,8 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Frees a test file's memory before the next file."""
-    if nextitem is None or nextitem.path != item.path:
+    """Frees a test file's memory before the next file, and that of tests that use much before the next one."""
+    if nextitem is None or nextitem.path != item.path or memory.grown():
         memory.release()
 
 
