@@ -27,6 +27,9 @@ SLOW = {
     "tests/test_site.py::test_each_error_that_the_code_makes_is_in_the_list_of_messages": (
         "a changed message fails at once"
     ),
+    "tests/trainers/dry_run/test_least_time.py::test_step_without_products_takes_time_too": (
+        f"{_SHOWS}the speed of small operations"
+    ),
     "tests/trainers/hooks/test_norms.py::test_norms_are_those_of_the_next_update": f"{_SHOWS}these figures",
     "tests/trainers/launch/test_many_workers.py::test_a_lost_worker_ends_the_run_and_is_named": (
         f"{_SHOWS}several workers"

@@ -66,7 +66,6 @@ class Sums(Line):
         return tf.reduce_sum(batch["x"] * self.net.w[:, 0], 1) + self.net.b[0] - batch["y"]
 
 
-@pytest.mark.long
 def test_step_without_products_takes_time_too(monkeypatch):
     monkeypatch.setattr(estimating, "measured_speeds", lambda devices: SPEEDS)
     build = DryBuild.of(Experiment(task=Sums, train_source=point_source()), Settings(steps=1, global_batch_size=4))
