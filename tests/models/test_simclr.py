@@ -19,7 +19,7 @@ BATCH = {"image": tf.constant(IMAGES)}
 
 @pytest.fixture(scope="module")
 def task():
-    settings = {"image_shape": [8, 8, 1], "channels": [8, 16], "hidden": 8, "projection": 4}
+    settings = {"image_shape": [8, 8, 1], "channels": [8, 16], "hidden": 8, "projection": 3}
     return SimClr(**settings, optimizer=sgd(0.1), rng=Rng.from_seed(0))
 
 
