@@ -12,7 +12,9 @@ from tests.commands import CHECKOUT
 
 TEXT = (CHECKOUT / "CONTRIBUTING.md").read_text()
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
-SUITE = [f"tests/{name}.py" for name in ("__init__", "conftest", "commands", "deadline", "memory", "notes")]
+SUITE = [
+    f"tests/{name}.py" for name in ("__init__", "conftest", "commands", "deadline", "forwarded", "memory", "notes")
+]
 
 
 @pytest.fixture(scope="module")
