@@ -151,7 +151,8 @@ TENSOR = "return Loss(tf.square(y) + 0.0 * tf.reduce_sum(tf.random.stateless_nor
 NOISE = "tf.random.stateless_normal([2**26 * tf.shape(batch['x'])[0], 2**14], [0, 0])"
 TOO_MUCH = f"return Loss(tf.square(y) + tf.reduce_sum({NOISE}))"
 EVALUATE = "    def evaluate(self, batch):\n        y = self.net(batch['x'])\n"
-MEMORY = {
+MEMORY = {  # TensorFlow waits for 40 seconds before it gives up
+    "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python can't allocate memory"]),
     "a loss": (
         {"loss": TOO_MUCH},
         ["while training", "shape [268435456,16384] and type float", "16 TiB", "Trainer.microbatches"],
@@ -160,7 +161,6 @@ MEMORY = {
         {"outside": SHORT.format(body="pass"), "loss": TENSOR},
         ["while training", "shape [4,1073741824] and type float", "takes 16 GiB", "more than is free on `CPU:0`"],
     ),
-    "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python can't allocate memory"]),
     "an evaluation": (
         {"loss": f"return Loss(tf.square(y))\n\n{EVALUATE}        {TOO_MUCH}"},
         ["while evaluating", "shape [268435456,16384] and type float", "Lower `Evaluator.global_batch_size`"],
