@@ -99,8 +99,10 @@ class ForkServer:
         assert self.process.stdin
         now, then = environment(), self.environment
         variables = {key: now.get(key) for key in now.keys() | then.keys() if now.get(key) != then.get(key)}
-        streams = {"stdout": stdout, "stderr": stderr, "variables": variables}
-        request = {"command": command, "arguments": arguments, "cwd": str(cwd), "before": before, **streams}
+        request = {
+            "command": command, "arguments": arguments, "cwd": str(cwd), "before": before, "variables": variables,
+            "stdout": stdout, "stderr": stderr,
+        }  # fmt: skip
         self.process.stdin.write(f"{json.dumps(request)}\n".encode())
         return self.answer()
 

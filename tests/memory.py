@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def grown() -> bool:
 
 def _resident() -> int:
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * 4096 if statm.exists() else 0
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def release() -> None:

@@ -63,6 +63,13 @@ def turned(task):
     return affine(BATCH["image"], turn=tf.fill([4], 0.5 * task.strengths["turn"]))
 
 
+def test_loss_compares_two_views_that_differ(task, monkeypatch):
+    monkeypatch.setattr(task, "_contrast", lambda *views: views)
+    one, other = task.loss(BATCH, Rng.from_seed(1)._replace(num_rows=4))
+    for x, y in ((one, other), (one, IMAGES), (other, IMAGES)):
+        assert np.abs(x - y).max((1, 2, 3)).min() > 0.1  # in each image
+
+
 def test_views_are_drawn_anew_and_features_are_those_of_the_image(task):
     rng = Rng.from_seed(1)._replace(num_rows=4)
     assert_step_function(task.loss, BATCH, mixes_rows=True)

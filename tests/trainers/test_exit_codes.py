@@ -151,7 +151,7 @@ TENSOR = "return Loss(tf.square(y) + 0.0 * tf.reduce_sum(tf.random.stateless_nor
 NOISE = "tf.random.stateless_normal([2**26 * tf.shape(batch['x'])[0], 2**14], [0, 0])"
 TOO_MUCH = f"return Loss(tf.square(y) + tf.reduce_sum({NOISE}))"
 EVALUATE = "    def evaluate(self, batch):\n        y = self.net(batch['x'])\n"
-MEMORY = {  # TensorFlow waits for 40 seconds before it gives up
+MEMORY = {  # the quick one first: for room for a tensor TensorFlow waits up to 40 seconds
     "python": ({"outside": HOOK.format(body="bytearray(2**60)")}, ["while training", "Python can't allocate memory"]),
     "a loss": (
         {"loss": TOO_MUCH},
