@@ -30,6 +30,8 @@ def test_probe_is_linear():
     apart = 5.0 * np.eye(3)[labels] + random.randn(60, 3)
     assert probe_accuracy(apart[:40], labels[:40], apart[40:], labels[40:]) == 1.0
     assert probe_accuracy(1e3 * apart[:40] + 7.0, labels[:40], 1e3 * apart[40:] + 7.0, labels[40:]) == 1.0
+    uneven = apart * [0.1, 0.1, 10.0]  # the first two alone tell class 0 from class 1
+    assert probe_accuracy(uneven[:40], labels[:40], uneven[40:], labels[40:]) == 1.0
     signs = random.choice([-1.0, 1.0], [60, 2])  # no line separates these
     exclusive = (signs[:, 0] * signs[:, 1] > 0).astype(int)
     assert probe_accuracy(signs, exclusive, signs, exclusive) < 0.8

@@ -6,12 +6,13 @@ import types
 import pytest
 
 from core.distribution import backend_of
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, PreemptedError
 from core.parallel.parameter_server import ServedStrategy
 from tests.commands import CONFIGS, launch, passed, run
 from tests.trainers.command_lab import gin, write_task
 from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
-from trainers.modes.tune import refuse_what_cannot_be_tried
+from trainers.modes import tune as mode
+from trainers.modes.tune import Tuning, refuse_what_cannot_be_tried
 
 DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 HASTY = """
@@ -114,6 +115,19 @@ def test_a_signal_before_the_first_trial_ends_it_at_once(tmp_path):
     done = run(flag, "--mode=tune", "--workdir=run", cwd=tmp_path)
     assert done.returncode == 75, (done.stdout, done.stderr)
     assert not (tmp_path / "run" / "tune.json").exists()
+
+
+def test_signal_of_any_worker_stops_all_before_the_next_trial(tmp_path, monkeypatch):
+    first = types.SimpleNamespace(compared_steps=lambda: 2)  # and nothing else, which a search would need
+    monkeypatch.setattr(mode, "Trial", lambda trainer: first)
+    trainer = types.SimpleNamespace(
+        input=types.SimpleNamespace(chunk_steps=8),
+        settings=types.SimpleNamespace(compile="off"),
+        agreement=types.SimpleNamespace(any_worker=lambda mine: True),  # another one's
+    )
+    session = types.SimpleNamespace(preemption=types.SimpleNamespace(signal=None, name="SIGTERM"))
+    with pytest.raises(PreemptedError, match="^stopped by SIGTERM; .*tune.json`. Run the same command again"):
+        Tuning(session, trainer, tmp_path).run()
 
 
 def test_parameter_servers_are_refused_by_name():
