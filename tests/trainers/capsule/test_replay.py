@@ -16,10 +16,9 @@ KINDS = {
 
 
 CASES = [("log", (TWO,)), ("log", (MESH,)), ("sqrt", (TWO, MICROBATCHES))]
-CASES = [pytest.param(*case, marks=LONG if i else []) for i, case in enumerate(CASES)]
 
 
-@pytest.mark.long
+@LONG
 @pytest.mark.parametrize(("kind", "flags"), CASES)
 def test_row_of_a_module_that_is_not_finite_is_named(kind, flags, tmp_path):
     operation, line = KINDS[kind]
@@ -43,7 +42,6 @@ def test_rate_that_makes_the_weights_explode_is_no_row_s_fault(tmp_path):
     assert "`net/inner/scale`" in found["parameter"][0]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("flags", [(), pytest.param((TWO,), marks=LONG)])
 def test_a_slot_that_is_struck_steps_before_the_loss_is_found_where_it_was_written(flags, tmp_path):
     capsule = end_badly(tmp_path, "--gin_param=Mine.kind = 'slot'", *flags)
