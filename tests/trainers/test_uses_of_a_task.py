@@ -12,7 +12,7 @@ from core.errors import ConfigurationError
 from core.precision import AS_GIVEN
 from core.random import Rng
 from core.task import Served
-from tests.commands import refused, run
+from tests.commands import passed, refused, run
 from tests.toys import Line, point_source
 from tests.trainers.command_lab import write_task
 from trainers.export.program import Program
@@ -228,3 +228,17 @@ def test_command_that_samples_with_an_unowned_variable_ends_with_2(tmp_path):
     says = ["`sample` reads the variable `outside:0` at mine.py:", "OUTSIDE * self.net.w[0]", "`Task.frozen`"]
     refused(flag, "--mode=sample", cwd=tmp_path, exit_code=2, says=says)
     assert not (tmp_path / "runs" / "mine" / "samples").exists()
+
+
+def test_command_writes_each_sample_and_a_grid(tmp_path):
+    shades = "tf.ones([n, 2, 2, 1]) * tf.reshape(tf.linspace(-1.0, 1.0, n), [n, 1, 1, 1])"
+    flag = write_task(tmp_path, loss=SAMPLES.replace("tf.fill([n, 2, 2, 1], OUTSIDE * self.net.w[0])", shades))
+    passed(flag, cwd=tmp_path)
+    passed(flag, "--mode=sample", "--samples=3", cwd=tmp_path)
+    written = {path.name: path for path in (tmp_path / "runs" / "mine" / "samples").iterdir()}
+    assert sorted(written) == ["sample-0.png", "sample-1.png", "sample-2.png", "samples.png"]
+    images = [tf.io.decode_png(written[f"sample-{i}.png"].read_bytes()).numpy() for i in range(3)]
+    assert [image.shape for image in images] == [(2, 2, 1)] * 3
+    assert [sorted(set(image.flat)) for image in images] == [[0], [128], [255]]
+    grid = tf.io.decode_png(written["samples.png"].read_bytes()).numpy()
+    assert {0, 128, 255} <= set(grid.flat)

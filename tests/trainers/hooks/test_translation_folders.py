@@ -71,7 +71,6 @@ def faces(tmp_path):
     return tmp_path / "faces"
 
 
-@pytest.mark.long
 def test_folders_are_learnt_from_and_a_folder_is_translated(faces):
     where, flags = faces.parent, ["--gin_file=gain.gin", *SHORT]
     passed(*flags, cwd=where)

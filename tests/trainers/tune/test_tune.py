@@ -126,7 +126,7 @@ def test_signal_of_any_worker_stops_all_before_the_next_trial(tmp_path, monkeypa
         agreement=types.SimpleNamespace(any_worker=lambda mine: True),  # another one's
     )
     session = types.SimpleNamespace(preemption=types.SimpleNamespace(signal=None, name="SIGTERM"))
-    with pytest.raises(PreemptedError, match="^stopped by SIGTERM; .*tune.json`. Run the same command again"):
+    with pytest.raises(PreemptedError, match=r"^stopped by SIGTERM; .*tune\.json`\. Run the same command again"):
         Tuning(session, trainer, tmp_path).run()
 
 
