@@ -188,3 +188,14 @@ def test_a_network_that_shares_a_part_cannot_move_to_one_device_alone():
 
     with pytest.raises(ConfigurationError, match=r"names `g`, but its variable `.*` belongs to another"):
         train(Shared, REAL, 2, 1)
+
+
+def test_a_phase_cannot_train_a_network_of_one_device_together_with_another():
+    class Joint(Pair):
+        one_device = ("g",)
+
+        def phases(self):
+            return [Update("both", loss=self.penalty, trains=[self.g, self.d], optimizer=sgd(0.1))]
+
+    with pytest.raises(ConfigurationError, match=r"^phase `both` trains `0/.*`, which .* on one device .* two phases"):
+        train(Joint, REAL, 2, 1)
