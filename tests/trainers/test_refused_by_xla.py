@@ -137,6 +137,14 @@ def test_update_that_xla_leaves_out_is_named_and_auto_has_nothing_to_choose(task
 
 
 @pytest.mark.parametrize(
+    ("replicas", "left_out"), [(1, []), (2, ["XLA doesn't compile `net`: it mixes the rows of all replicas"])]
+)
+def test_update_that_mixes_rows_is_left_out_on_several_replicas_alone(replicas, left_out, tmp_path):
+    task, strategy = with_loss(mixing, mixes_rows=True), on_virtual_cpus(replicas)
+    assert make(tmp_path, task=task, compile="xla", strategy=strategy).train_step.left_out == left_out
+
+
+@pytest.mark.parametrize(
     "make_net",
     [lambda rng: layers.ConvTranspose2D(1, 2, 3, rng=rng), lambda rng: layers.DepthwiseConv2D(1, 3, rng=rng)],
     ids=["transposed", "depthwise"],
