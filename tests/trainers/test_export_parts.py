@@ -6,11 +6,14 @@ import tensorflow as tf
 
 from core.errors import CheckpointError
 from core.module import named_variables
+from core.random import Rng
 from core.task import Served
 from tests.commands import CONFIGS
+from tests.toys import Line, point_source
 from tools.invariance.subjects import CHANGES, config_names, configured, subject
 from trainers.export import compare
 from trainers.export.compare import Difference, check_same, differences, examples_of
+from trainers.export.folder import write_saved_model
 from trainers.export.program import Program, Weights, quantised
 
 # These serve what `digits_gan`, `cyclegan`, `digits_edm` or `text_tiny` serves.
@@ -138,6 +141,23 @@ def test_only_variables_that_are_read_are_exported(tmp_path):
     assert {*module.weights} == {path for path in named_variables(experiment.task) if path.startswith("g/")}
     stored = {id(v) for weights in module.weights.values() for v in weights.variables}
     assert {id(v) for v in module.variables} == stored
+
+
+def test_variable_that_a_function_holds_on_its_own_is_exported_too(tmp_path):
+    class Closed(Line):
+        def __init__(self):
+            super().__init__(rng=Rng.from_seed(0))
+            w = self.net.w  # a copy of the task that has other values for its variables doesn't reach this one
+            self.scaled = lambda x: x * w[0, 0]
+
+        def serve(self, features):
+            return {"predict": Served(lambda batch: {"y": self.scaled(batch["x"])}, {"x": features["x"]})}
+
+    task, path = Closed(), tmp_path / "model"
+    write_saved_model(Program(task, point_source().spec), path, weights="float32")
+    x = point_source().gather(tf.range(4, dtype=tf.int64))["x"]
+    y = tf.saved_model.load(str(path)).signatures["predict"](x=x)["y"]
+    np.testing.assert_array_equal(y, x * task.net.w[0, 0])
 
 
 def test_comparison_of_large_outputs_is_bounded(tmp_path, monkeypatch):
