@@ -186,6 +186,7 @@ def test_sums_are_carried_through_a_loop_in_a_graph() -> None:
     [
         (lambda: LayerNorm(0), "`size` is 0"),
         (lambda: LayerNorm(3, epsilon=0.0), "`epsilon` is 0.0; give a small positive number"),
+        (lambda: GroupNorm(6, 0), "`groups` is 0"),
         (lambda: GroupNorm(6, 4), "`groups` is 4, which doesn't divide `size=6`"),
         (lambda: BatchNorm(3, decay=1.0), "`decay` is 1.0; give a fraction"),
         (lambda: BatchNorm(3)(tf.zeros([2, 4])), r"`BatchNorm` has shape \(2, 4\).*`size=3`"),
