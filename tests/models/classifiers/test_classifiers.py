@@ -48,6 +48,11 @@ def test_evaluation_repeats_and_counts_fit(name):
     assert count == COUNTS[name]
 
 
+def test_network_without_outputs_is_refused():
+    with pytest.raises(ValueError, match=r"`sizes` is \[64\]; name at least the inputs and the outputs"):
+        MlpClassifier(rng=Rng.from_seed(0), sizes=[64], optimizer=adamw(0.1))
+
+
 def test_source_with_other_labels_is_refused():
     task = MlpClassifier(rng=Rng.from_seed(0), sizes=[64, 9], optimizer=adamw(0.1))
     with pytest.raises(DataError, match=r"`label` .* is 9, but `MlpClassifier` has 9 classes, numbered 0 to 8"):
