@@ -1,5 +1,6 @@
 """Before the first step a task checks its sources' features, and the variables that its phases train."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,6 +60,24 @@ def test_a_variable_that_no_phase_trains_is_named_with_the_remedies():
         '`frozen = ("encoder",)` in `class Parts`. Make a variable that nothing should ever train with '
         "`tf.Variable(..., trainable=False)`."
     )
+
+
+@pytest.mark.parametrize(
+    ("phases", "says"),
+    [
+        (lambda task, net: net, r"returned Update\(.*; return a list of `Update` and `Compute`"),
+        (lambda task, net: [net, task.loss], "returned <bound method .*; each phase is an `Update` or a `Compute`"),
+        (lambda task, net: [net, dataclasses.replace(net, every=2)], "has two phases named `net`; give each its own"),
+        (lambda task, net: [Compute("recall", task.recall, state=task.past)], "trains nothing; return at least one"),
+    ],
+)
+def test_phases_that_form_no_step_are_refused(phases, says):
+    class Phased(Parts):
+        def phases(self):
+            return phases(self, super().phases()[1])
+
+    with pytest.raises(ConfigurationError, match=rf"^`Phased\.phases\(\)` {says}"):
+        assemble(Phased, ALONE)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])

@@ -17,7 +17,7 @@ from core.optimizers import sgd
 from core.random import Rng
 from core.testing import assert_step_function, assert_updates_only
 from core.testing.plain import optimizers_of, plain_step
-from models import BatchNormGan, Gan, dcgan_networks
+from models import BatchNormGan, Gan, dcgan_networks, mlp_networks
 from models.gan.task import JURY
 from tests.models.gan.gan_lab import BATCH, DATA, ROWS, SPECTRAL, TINY, batch_norm_gan, gan, tiny_dcgan
 
@@ -34,6 +34,15 @@ def test_update_leaves_the_other_network_bit_for_bit(make):
     for name in ("d", "g"):
         task = make(num_classes=10)
         assert_updates_only(task, name, getattr(task, name), BATCH)
+
+
+def test_hidden_layers_have_the_sizes_that_are_given():
+    sizes = {"g_hidden": [6, 7, 5], "d_hidden": [4, 9]}
+    g, d = mlp_networks(image_shape=[8, 8, 1], latent_size=3, num_classes=None, rng=Rng.from_seed(0), **sizes)
+    images = g(tf.ones([2, 3]))
+    assert images.shape == [2, 8, 8, 1]
+    assert d(images).shape == [2]
+    assert [layer.w.shape[1] for layer in [*g.hidden, *d.hidden]] == [6, 7, 5, 4, 9]
 
 
 class InTurn(BatchNormGan):
