@@ -291,6 +291,19 @@ def test_warm_up_that_fills_the_total_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("boundaries", "says"),
+    [
+        ([10], "has 1 entries for 3 `rates`; give one less than `rates`"),
+        ([10, 10], r"is \[10, 10\]; give update counts above zero in ascending order"),
+        ([20, 10], r"is \[20, 10\]; give update counts"),
+    ],
+)
+def test_boundaries_in_another_order_or_number_are_refused(boundaries: list[int], says: str) -> None:
+    with pytest.raises(ValueError, match=f"`boundaries` {says}"):
+        optimizers.piecewise_constant([0.3, 0.2, 0.1], boundaries=boundaries)
+
+
+@pytest.mark.parametrize(
     "make",
     [
         functools.partial(optimizers.adamw, 0.1, no_decay=["net/0/bias"]),

@@ -8,6 +8,7 @@ from core.data import ArraySource
 from core.errors import ConfigurationError
 from core.module import Module
 from core.optimizers import sgd
+from core.random import Rng
 from core.task import EVERY_REPLICA, ONE_DEVICE, Compute, Loss, Task, Update
 from core.testing import on_virtual_cpus
 from models.classifiers.mlp import Mlp
@@ -89,6 +90,27 @@ def test_wrong_kind_of_placement_is_refused_before_anything_is_made():
 def test_unusable_placements_are_refused(settings, says):
     with pytest.raises(ConfigurationError, match=says):
         experiment(**settings)
+
+
+def without_rng():
+    return Remembering(rng=Rng.from_seed(0))
+
+
+def network(*, rng):
+    return Mlp([2, 2], rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        (Remembering(rng=Rng.from_seed(0)), "is a finished `Remembering`; give the class itself"),
+        (without_rng, r"is `without_rng`, which takes no `rng`. Write `def __init__\(self, \*, rng, ...\)`"),
+        (network, r"is `network`, which made Mlp\(6 parameters\); it must make a `core.task.Task`"),
+    ],
+)
+def test_factory_that_makes_no_task_from_the_seed_is_refused(task, says):
+    with pytest.raises(ConfigurationError, match=f"^`Experiment.task` {says}"):
+        Experiment(task=task, train_source=SOURCE)
 
 
 def test_second_task_is_placed_as_the_first():

@@ -1,5 +1,6 @@
 """`Trainer.stages`: batches and sources that change at given steps. A border loses, repeats and rounds nothing."""
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -132,11 +133,20 @@ def endless(seed, epoch):
         yield {"x": np.ones([9, 3], "float32"), "y": np.float32(epoch)}
 
 
+def tokenised(source):
+    source.tokenizer = SimpleNamespace(identity="another")
+    return source
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
         (lambda: sequences(9, mask=np.ones(40, "float32")), "`mask float32`.*only shapes may change"),
         (lambda: Stream(endless), "is the stream `endless`"),
+        (
+            lambda: tokenised(sequences(9)),
+            "source at step 4 whose tokens are another tokenizer's",
+        ),
     ],
 )
 def test_bad_sources_of_stages_are_refused_at_the_start(source, says, tmp_path):

@@ -253,10 +253,11 @@ def test_a_record_that_is_not_as_declared_is_named(tmp_path, later, features, me
         (example(x=[]), {"x": "int"}, "`x` of record 0 of .* is empty, but"),
         (example(x=[1, 2]), {"x": ("int", 3)}, r"`x` of record 0 of .* has 2 values, .* says 3.*LENGTH"),
         (example(x=[1, 2, 3]), {"x": ("int", 2, 0)}, "has 3 values, but"),
+        (example(x=[b"abc"]), {"x": ("levels", 2)}, r"`x` of record 0 of .* has 3 bytes, but .* says \[2\], 2\."),
         (b"", {"x": "int"}, "record 0 of .* has no feature `x`; it has none"),
         (b"\xff", {"x": "int"}, "record 0 of .* isn't a `tf.train.Example`"),
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 def test_fault_of_the_first_record_is_named_before_the_run(tmp_path, record, features, message):
     with pytest.raises(DataError, match=message):

@@ -154,6 +154,14 @@ def test_damage_is_named(tmp_path, damage, message):
         webdataset(str(path), LABEL, stored_as=CLS)
 
 
+def test_member_that_is_in_a_sample_twice_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for name in ("0.cls", "0.txt", "0.CLS"):
+            file.addfile(tarfile.TarInfo(name))
+    with pytest.raises(DataError, match=r"^`0\.CLS` of .*a\.tar is in its sample twice; write the file again"):
+        webdataset(str(tmp_path / "a.tar"), LABEL, stored_as=CLS)
+
+
 @pytest.mark.parametrize(
     ("samples", "features", "stored_as", "message"),
     [

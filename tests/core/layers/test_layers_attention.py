@@ -111,6 +111,8 @@ def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled:
     assert int(cache.length) == 6
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="`cache` has room for 7 positions"):
         layer.decode(x[:, :2], cache)
+    with pytest.raises(ValueError, match="`x` has 6 positions, but `cache` has room for 5"):
+        layer.decode(x, layer.empty_cache(2, 5))
 
 
 @pytest.mark.long

@@ -113,6 +113,14 @@ def test_bad_input_is_named(wrong: Callable[[], Any], said: str) -> None:
         wrong()
 
 
+def test_cell_without_a_step_says_what_it_needs() -> None:
+    class Cell(Core):
+        gates = 1
+
+    with pytest.raises(TypeError, match=r"^`Cell` needs `step\(projected, state\) -> \(output, new state\)`"):
+        Cell(2, 3, rng=RNG)(tf.zeros([4, 2]), tf.zeros([4, 3]))
+
+
 class Reader(VanillaRNN):
     """A core that also counts its inputs, and keeps a map of its places."""
 

@@ -73,6 +73,12 @@ def test_places_are_refused(arguments, says):
         check(update(sgd(0.1)), **arguments)
 
 
+def test_phase_of_one_device_is_refused():
+    apart = dataclasses.replace(update(sgd(0.1)), placement=ONE_DEVICE)
+    with pytest.raises(ConfigurationError, match=r"phase `net` of `Mine` has `placement=ONE_DEVICE`\. By param"):
+        check(apart)
+
+
 def test_history_is_refused():
     pool = Compute("pool", fn=lambda batch, rng: ({}, {}), state=Net())
     with pytest.raises(ConfigurationError, match=r"phase `pool` of `Mine` keeps history \(`Compute\(state=...\)`\)"):

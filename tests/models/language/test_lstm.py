@@ -154,6 +154,9 @@ def test_sequences_that_do_not_fit_are_refused():
         task.carry({**window, **task.loss(window, RNG).outputs}, RNG)
     with pytest.raises(DataError, match=r"`continued.sequences` is 13, but the source `long`.*has 12 windows"):
         continued(source.source, sequences=13)
+    numbered = ArraySource({"tokens": np.zeros([4, 3], "int32"), "place": np.arange(4)}, name="numbered")
+    with pytest.raises(DataError, match="source `numbered` has a feature `place`, which `continued` adds: rename it"):
+        continued(numbered, sequences=2)
 
 
 @pytest.mark.long

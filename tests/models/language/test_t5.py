@@ -112,6 +112,13 @@ def test_head_that_was_saved_once_is_read_twice(tmp_path):
     np.testing.assert_array_equal(task.net.logits.w, tensors["shared.weight"].T)
 
 
+def test_config_that_does_not_say_whether_the_head_is_tied_is_refused(tmp_path):
+    saved(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": "yes"}))
+    with pytest.raises(CheckpointError, match="`tie_word_embeddings` = 'yes', where true or false is needed: save the"):
+        begin_with(t5_weights(str(tmp_path)), make_task())
+
+
 def test_weights_that_do_not_fit_are_refused_before_any_is_assigned(tmp_path):
     _, tensors = saved(tmp_path)
     with pytest.raises(ConfigurationError, match="`farthest = 12`, not 64, `feed_forward = 'relu'`, not 'geglu'"):

@@ -173,6 +173,8 @@ def test_crops_of_a_pair_are_alike():
     [
         ({"image_shape": [12, 8, 3]}, ConfigurationError, "halves it 3 times, once for each of `generator_channels`"),
         ({"discriminator_channels": [2, 2, 2, 2]}, ConfigurationError, "`Pix2Pix.discriminator_channels` has 4"),
+        ({"discriminator_channels": []}, ValueError, "`channels` of `PatchGan` is empty; give the channels of each"),
+        ({"generator_channels": [3]}, ValueError, r"`channels` of `UNetGenerator` is \[3\]; give those of two layers"),
         ({"dropout": 1.0}, ValueError, "`dropout` is 1.0"),
         ({"l1_weight": -1.0}, ValueError, "`l1_weight` is -1.0"),
     ],

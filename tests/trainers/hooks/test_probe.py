@@ -1,12 +1,15 @@
 """A linear probe of features: its results, and how it differs from other metrics."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from core.data import ArraySource, digits
+from core.data import ArraySource, Stream, digits
+from core.errors import ConfigurationError
 from core.optimizers import sgd
+from core.random import Rng
 from models.classifiers.mlp import MlpClassifier
 from tests.commands import CONFIGS, passed
 from tests.trainers.trainer_lab import make, train
@@ -43,6 +46,25 @@ def test_features_of_all_examples_are_read_in_their_order(rows, monkeypatch):
     x = np.arange(5, dtype="float32")
     found = probe._gathered(ArraySource({"x": x}, name="five"), lambda batch: 2.0 * batch["x"])
     np.testing.assert_array_equal(found, 2.0 * x)
+
+
+def endless(seed, epoch):
+    while True:
+        yield {"image": np.zeros([8, 8, 1], "float32"), "label": np.int32(0)}
+
+
+@pytest.mark.parametrize(
+    ("train_source", "eval_source", "says"),
+    [
+        (digits("train"), None, "needs held-out examples: bind `Experiment.eval_source`"),
+        (Stream(endless), digits("test"), ".* but `endless` is a stream: remove the hook, or train on a source"),
+    ],
+)
+def test_sources_that_cannot_be_probed_are_refused(train_source, eval_source, says):
+    task = Featured(rng=Rng.from_seed(0))
+    experiment = SimpleNamespace(task=task, train_source=train_source, eval_source=eval_source)
+    with pytest.raises(ConfigurationError, match=f"^`LinearProbe` {says}"):
+        LinearProbe().check(SimpleNamespace(experiment=experiment))
 
 
 @pytest.mark.long
