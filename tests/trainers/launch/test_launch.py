@@ -167,6 +167,7 @@ def test_ports_of_each_attempt_are_free():
         (["--workers=2", "--deadline=nan", "--", "--gin_file=a"], "`--deadline` is nan"),
         (["--workers=2", "two", "--", "--gin_file=a"], "`two` belongs to no flag"),
         (["--workers=2", "--worker=3", "--", "--gin_file=a"], "Did you mean `--workers`?"),
+        (["--workers=2"], "the flags of `trainers.main` are missing: put them after a separate `--`"),
         (["--workers=2", "--"], "--gin_file"),
         (["--workers=2", "--", "--gin_file=a", "--", "--eager"], "`--` belongs to no flag"),
         (["--workers=2", "--", "--gin_file=a", "--mode=trian"], "Did you mean `train`?"),

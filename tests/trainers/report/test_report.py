@@ -77,6 +77,14 @@ def test_page_about_real_runs_has_their_figures(folder):
     assert "--workdir=runs/1" in page.text("dd")
 
 
+def test_settings_that_differ_are_a_table_of_runs(folder):
+    for i, rate in enumerate(["0.1", "0.2"]):
+        write_run(folder / "runs" / str(i), rate=rate)
+    page = reported(folder, "runs")
+    assert "2 runs" in page.text("title")
+    assert "adamw.learning_rate 0.1 0.2" in page.text("td")
+
+
 def test_chart_holds_its_points_to_a_tenth_of_a_pixel():
     curve = Curve((0, 50, 100, 200), (4.0, 3.0, math.nan, 2.0))
     text = chart(
