@@ -130,7 +130,6 @@ def kept_at(directory, step):
     return checkpoint.of_step(directory, step).extra["kept"]["best"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("better", "found", "change", "ends", "best"),
     [

@@ -44,6 +44,8 @@ def test_quality_of_one_digit_repeated_is_a_collapse():
     assert figures["coverage"] == 1
     assert figures["frechet_ratio"] > 10.0
     assert figures["diversity"] < 0.01
+    assert figures["precision"] == 1.0
+    assert figures["recall"] < 0.1
 
 
 def test_quality_of_larger_coloured_digits_is_that_of_digits_as_large(some):
