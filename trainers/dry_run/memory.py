@@ -15,7 +15,7 @@ MOMENTS = {"passing": "most activations", "passed": "all gradients", "updating":
 NODE_BYTES = 25 * 2**10  # for each node of a traced function: Python objects, graphs and executors
 RUNNING_BYTES = 40 * 2**20  # threads, kernel code, writers of metrics and checkpoints
 
-Held = Mapping[str, Mapping[str, int]]  # {moment: {kind: bytes on a device}}
+Held = Mapping[str, Mapping[str, int]]  # {kind: {moment: bytes on a device}}
 
 
 class Process(NamedTuple):

@@ -82,6 +82,7 @@ def test_settings_that_differ_are_a_table_of_runs(folder):
         write_run(folder / "runs" / str(i), rate=rate)
     page = reported(folder, "runs")
     assert "2 runs" in page.text("title")
+    assert [each["class"] for each in page.all("g") if "c" in each.get("class", "")] == ["c0", "c1"]  # held out: solid
     assert "adamw.learning_rate 0.1 0.2" in page.text("td")
 
 
