@@ -188,6 +188,10 @@ def made_by(factory: Callable[..., Task], seed: int, recompute: Patterns = ()) -
             f"`Experiment.task` is a finished `{type(factory).__name__}`; give the class itself (in gin "
             f"`@{type(factory).__name__}` without parentheses): the experiment calls it inside the strategy's scope."
         )
+    if not callable(factory):
+        raise ConfigurationError(
+            f"`Experiment.task` is {shown(factory)}; give the class of a task, or a function of `rng` that makes one."
+        )
     name = getattr(factory, "__name__", repr(factory))
     parameters = inspect.signature(factory).parameters
     if "rng" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

@@ -104,6 +104,7 @@ def network(*, rng):
     ("task", "says"),
     [
         (Remembering(rng=Rng.from_seed(0)), "is a finished `Remembering`; give the class itself"),
+        ("Remembering", "is 'Remembering'; give the class of a task, or a function of `rng` that makes one"),
         (without_rng, r"is `without_rng`, which takes no `rng`. Write `def __init__\(self, \*, rng, ...\)`"),
         (network, r"is `network`, which made Mlp\(6 parameters\); it must make a `core.task.Task`"),
     ],
