@@ -103,7 +103,6 @@ def network(*, rng):
 @pytest.mark.parametrize(
     ("task", "says"),
     [
-        (Remembering(rng=Rng.from_seed(0)), "is a finished `Remembering`; give the class itself"),
         ("Remembering", "is 'Remembering'; give the class of a task, or a function of `rng` that makes one"),
         (without_rng, r"is `without_rng`, which takes no `rng`. Write `def __init__\(self, \*, rng, ...\)`"),
         (network, r"is `network`, which made Mlp\(6 parameters\); it must make a `core.task.Task`"),
@@ -112,6 +111,13 @@ def network(*, rng):
 def test_factory_that_makes_no_task_from_the_seed_is_refused(task, says):
     with pytest.raises(ConfigurationError, match=f"^`Experiment.task` {says}"):
         Experiment(task=task, train_source=SOURCE)
+
+
+def test_task_that_is_made_already_is_refused():
+    with pytest.raises(
+        ConfigurationError, match=r"^`Experiment\.task` is a finished `Remembering`; give the class itself"
+    ):
+        Experiment(task=without_rng(), train_source=SOURCE)
 
 
 def test_second_task_is_placed_as_the_first():

@@ -133,25 +133,27 @@ def endless(seed, epoch):
         yield {"x": np.ones([9, 3], "float32"), "y": np.float32(epoch)}
 
 
-def tokenised(source):
-    source.tokenizer = SimpleNamespace(identity="another")
-    return source
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [
         (lambda: sequences(9, mask=np.ones(40, "float32")), "`mask float32`.*only shapes may change"),
         (lambda: Stream(endless), "is the stream `endless`"),
-        (
-            lambda: tokenised(sequences(9)),
-            "source at step 4 whose tokens are another tokenizer's",
-        ),
     ],
 )
 def test_bad_sources_of_stages_are_refused_at_the_start(source, says, tmp_path):
     with pytest.raises(ConfigurationError, match=says):
         make(tmp_path, task=Sequences, source=sequences(5), **FIRST, stages={4: {"train_source": source()}})
+
+
+@pytest.mark.parametrize(("own", "later"), [("one", "another"), ("one", None), (None, "another")])
+def test_source_of_another_tokenizer_is_refused_at_the_start(own, later, tmp_path):
+    sources = [sequences(5), sequences(9)]
+    for source, identity in zip(sources, (own, later), strict=True):
+        if identity:
+            source.tokenizer = SimpleNamespace(identity=identity)
+    stages = {4: {"train_source": sources[1]}}
+    with pytest.raises(ConfigurationError, match="source at step 4 whose tokens are another tokenizer's"):
+        make(tmp_path, task=Sequences, source=sources[0], **FIRST, stages=stages)
 
 
 def test_batch_that_replicas_cannot_share_is_refused_at_the_start(tmp_path):

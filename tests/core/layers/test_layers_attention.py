@@ -96,6 +96,12 @@ def test_causal_attention_does_not_see_the_future(chunk_size: int) -> None:
     assert np.abs(layer(x)[:, 4:] - layer(changed)[:, 4:]).min() > 0.0
 
 
+def test_sequence_longer_than_the_cache_is_refused() -> None:
+    layer = MultiHeadAttention(8, 4, rng=RNG, causal=True)
+    with pytest.raises(ValueError, match="`x` has 6 positions, but `cache` has room for 5"):
+        layer.decode(RNG.normal([2, 6, 8]), layer.empty_cache(2, 5))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("steps", "compiled"), [([3, 1, 2], False), ([2, 2, 2], True)])
 def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled: bool) -> None:
@@ -111,8 +117,6 @@ def test_decoding_step_by_step_is_the_whole_sequence(steps: list[int], compiled:
     assert int(cache.length) == 6
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="`cache` has room for 7 positions"):
         layer.decode(x[:, :2], cache)
-    with pytest.raises(ValueError, match="`x` has 6 positions, but `cache` has room for 5"):
-        layer.decode(x, layer.empty_cache(2, 5))
 
 
 @pytest.mark.long

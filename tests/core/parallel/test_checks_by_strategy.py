@@ -75,7 +75,7 @@ def test_places_are_refused(arguments, says):
 
 def test_phase_of_one_device_is_refused():
     apart = dataclasses.replace(update(sgd(0.1)), placement=ONE_DEVICE)
-    with pytest.raises(ConfigurationError, match=r"phase `net` of `Mine` has `placement=ONE_DEVICE`\. By param"):
+    with pytest.raises(ConfigurationError, match=r"`net` of `Mine` has `placement=ONE_DEVICE`\. By parameter servers"):
         check(apart)
 
 

@@ -13,6 +13,7 @@ from tests.trainers.command_lab import gin, write_task
 from tests.trainers.diagnose.lab import CONFIGURATION, PLANTED
 from trainers.modes import tune as mode
 from trainers.modes.tune import Tuning, refuse_what_cannot_be_tried
+from trainers.process.signals import Preemption
 
 DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 HASTY = """
@@ -117,17 +118,18 @@ def test_a_signal_before_the_first_trial_ends_it_at_once(tmp_path):
     assert not (tmp_path / "run" / "tune.json").exists()
 
 
-def test_signal_of_any_worker_stops_all_before_the_next_trial(tmp_path, monkeypatch):
-    first = types.SimpleNamespace(compared_steps=lambda: 2)  # and nothing else, which a search would need
-    monkeypatch.setattr(mode, "Trial", lambda trainer: first)
+def test_signal_to_another_worker_stops_this_one_before_its_second_trial(tmp_path, monkeypatch):
+    trial = types.SimpleNamespace(compared_steps=lambda: 2)  # a search would fail on it
+    monkeypatch.setattr(mode, "Trial", lambda trainer: trial)
+    asked = []
     trainer = types.SimpleNamespace(
         input=types.SimpleNamespace(chunk_steps=8),
         settings=types.SimpleNamespace(compile="off"),
-        agreement=types.SimpleNamespace(any_worker=lambda mine: True),  # another one's
+        agreement=types.SimpleNamespace(any_worker=lambda mine: asked.append(mine) or True),
     )
-    session = types.SimpleNamespace(preemption=types.SimpleNamespace(signal=None, name="SIGTERM"))
-    with pytest.raises(PreemptedError, match=r"^stopped by SIGTERM; .*tune\.json`\. Run the same command again"):
-        Tuning(session, trainer, tmp_path).run()
+    with pytest.raises(PreemptedError, match=r"^stopped by a signal to another worker; .* Run the same command again"):
+        Tuning(types.SimpleNamespace(preemption=Preemption()), trainer, tmp_path).run()
+    assert asked == [False]
 
 
 def test_parameter_servers_are_refused_by_name():
