@@ -67,7 +67,6 @@ def test_sources_that_cannot_be_probed_are_refused(train_source, eval_source, sa
         LinearProbe().check(SimpleNamespace(experiment=experiment))
 
 
-@pytest.mark.long
 def test_probe_tells_features_from_pixels_and_from_the_untrained(tmp_path):
     settings = {"source": digits("train"), "eval_source": digits("test"), "hooks": [LinearProbe()], "steps": 10}
     trainer = make(tmp_path, task=Featured, **settings)
