@@ -1,4 +1,4 @@
-"""Before the first step a task checks its sources' features, and the variables that its phases train."""
+"""Before the first step a task's phases, the variables that they train, and its sources' features are checked."""
 
 import dataclasses
 from types import SimpleNamespace
