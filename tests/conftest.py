@@ -25,8 +25,10 @@ let_children_hear()
 
 
 def pytest_configure(config):
-    """Records each test's cost, and begins no long test after a time, if the gate asks for it."""
+    """Makes virtual devices; records each test's cost, and begins no long test after a time, if the gate asks for it."""
     given = getattr(config, "workerinput", {})
+    if given or not getattr(config.option, "numprocesses", None):  # pytest-xdist's first process needs no TensorFlow
+        config.pluginmanager.import_plugin("core.testing.pytest_plugin")
     file = os.environ.pop("TEST_NOTES", None)  # a pytest that a test starts records nothing
     if file or given.get("notes"):
         config.pluginmanager.register(Notes(Path(file) if file else None), "notes")
@@ -100,9 +102,15 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Frees a test file's memory before the next file, and that of tests that use much before the next one."""
-    if nextitem is None or nextitem.path != item.path or memory.grown():
+    """Frees a test file's memory before the next file, and that of tests that use much before the next one.
+
+    What outlives its file, such as a cache, outlives them all: later collections don't visit it.
+    """
+    ended = nextitem is None or nextitem.path != item.path
+    if ended or memory.grown():
         memory.release()
+    if ended:
+        gc.freeze()
 
 
 LEFT_OUT = pytest.StashKey[int]()

@@ -32,11 +32,11 @@ def release() -> None:
         registry = ops.gradient_registry._registry
         for name in [name for name in registry if name.startswith("CustomGradient-")]:
             del registry[name]
-    gc.collect()
     if (eager := sys.modules.get("tensorflow.python.eager.context")) and (context := eager.context_safe()):
         context.clear_kernel_cache()
     if jax := sys.modules.get("jax"):
         jax.clear_caches()
+    gc.collect()
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
     global _left
