@@ -25,7 +25,7 @@ let_children_hear()
 
 
 def pytest_configure(config):
-    """Makes virtual devices; records each test's cost, and begins no long test after a time, if the gate asks for it."""
+    """Makes virtual devices. If the gate asks, records the cost of tests, and begins no long one after a time."""
     given = getattr(config, "workerinput", {})
     if given or not getattr(config.option, "numprocesses", None):  # pytest-xdist's first process needs no TensorFlow
         config.pluginmanager.import_plugin("core.testing.pytest_plugin")

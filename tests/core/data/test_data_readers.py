@@ -204,7 +204,6 @@ def test_list_in_place_of_a_path_is_refused(reader, argument):
         READERS[reader].read(["a", 3])
 
 
-@pytest.mark.long
 @every_reader
 def test_reader_is_a_resumable_source_of_what_was_written(reader, tmp_path):
     path = tmp_path / reader.name

@@ -1,11 +1,15 @@
 """Estimates trace a few of many equal blocks, and scale the result to all of them."""
 
+import dataclasses
+from collections import Counter
+
 import pytest
 import tensorflow as tf
 
 from core.distribution.shapes_only import shapes_only
 from core.engine import Progress, TrainStep, assemble, assemble_task, make_chunk
 from core.estimate import Repeats, on_replicas
+from core.estimate.figures import Figures
 from core.optimizers import adamw, chain, clip_by_global_norm
 from core.random import Rng
 from core.testing import on_virtual_cpus
@@ -40,6 +44,32 @@ def test_all_blocks_are_counted():
     assert len(task.net.blocks) == 6
     assert found.standing == whole.standing
     assert dict(found.held) == pytest.approx(dict(whole.held), rel=0.02, abs=100_000)
+
+
+def test_cost_of_few_blocks_is_scaled_up_to_all():
+    task = model()
+    seen = []
+
+    def measure():
+        blocks = len(task.net.blocks)
+        seen.append(blocks)
+        few = {"parameters": 100 + 7 * blocks, **({"late": 1} if blocks > 2 else {})}
+        return Figures(
+            *(
+                Counter(few)
+                for field in dataclasses.fields(Figures)
+                if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            )
+        )
+
+    found = Repeats(task).counted(measure)
+    assert seen == [2, 3]
+    assert found.standing["parameters"] == 100 + 7 * 6
+    assert found.operations["late"] == 4  # one more block made it once
+    assert len(task.net.blocks) == 6
+    assert (
+        Repeats(task).counted(lambda: task.net.blocks[5]) is task.net.blocks[5]
+    )  # what can't be cut is measured whole
 
 
 def test_blocks_that_differ_or_are_few_are_all_traced():

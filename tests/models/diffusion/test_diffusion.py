@@ -48,6 +48,22 @@ def small_unet(**given):
     return unet(**given, channels=4, multipliers=[1], blocks=1, attention_at=[], groups=2)
 
 
+def test_perceptron_sees_image_time_and_class_of_each_row_alone():
+    net = small_mlp(image_shape=[2, 2, 1], num_classes=3, rng=Rng.from_seed(1))
+    x = tf.reshape(tf.range(12.0) / 12.0, [3, 2, 2, 1])
+    time, label = tf.constant([0.1, 0.5, 0.9]), tf.constant([0, 2, 3])  # the class 3 stands for none
+    begun = net(x, time, label)
+    assert begun.shape == [3, 2, 2, 1]
+    assert np.abs(begun).max() < 0.05  # it begins near zero
+    for last in (net.last, net.blocks[0].linear_2):
+        last.w.assign(tf.ones_like(last.w) * tf.range(1.0, last.w.shape[1] + 1.0) / 8.0)
+    whole = net(x, time, label).numpy()
+    np.testing.assert_allclose(net(x[1:2], time[1:2], label[1:2]), whole[1:2], rtol=1e-5, atol=1e-6)
+    for changed in ((x + 0.1, time, label), (x, time + 0.1, label), (x, time, (label + 1) % 4)):
+        assert np.abs(net(*changed) - whole).max(axis=(1, 2, 3)).min() > 1e-4
+    assert small_mlp(image_shape=[2, 2, 1], num_classes=None, rng=Rng.from_seed(1))(x, time).shape == [3, 2, 2, 1]
+
+
 def test_loss_of_edm_is_the_weighted_error_of_its_denoiser():
     """λ(σ) |D(x + n; σ) − x|² with ln σ from N(-1.2, 1.2²), n from N(0, σ²), and λ = 1 / c_out²."""
     task, rng = tiny(), Rng.from_seed(3)

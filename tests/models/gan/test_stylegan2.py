@@ -50,7 +50,6 @@ def smooth(monkeypatch):
         monkeypatch.setattr(module, "activated", lambda x: x + 0.5 * tf.tanh(x))
 
 
-@pytest.mark.long
 def test_path_lengths_are_those_of_finite_differences(smooth):
     task, rng = stylegan2(image_shape=[4, 4, 2], channels=[3]), RNG.fold("path")
     styles = task._styles(BATCH, rng)

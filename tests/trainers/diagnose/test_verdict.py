@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import gin
 import pytest
 
 from core.errors import ConfigurationError
 from trainers.hooks import Hook
-from trainers.performance.diagnose import points
+from trainers.performance.diagnose import points, tables
 from trainers.performance.diagnose.diagnosis import _changes
 from trainers.performance.diagnose.points import Point, Scale, scales, strong, weak
 from trainers.performance.diagnose.tables import tried_text
@@ -56,6 +57,37 @@ def test_bottleneck_is_the_largest_part_from_a_fifth_of_a_step_on():
     assert case(parts={WAIT: 0.11, BESIDE: 0.1}).verdict().kind == "input"
     assert case(parts={WAIT: 0.3, HOST: 0.4}).verdict().kind == "host"
     assert case(parts={COLLECTIVES: 0.3, HOST: 0.25}).verdict().kind == "collectives"
+
+
+def test_tables_compare_replicas_with_one_device_and_name_what_crosses():
+    parts = dict.fromkeys(PARTS, 0.0) | {FORWARD: 0.5, BACKWARD: 0.25, WAIT: 0.25}
+    alone = Times(1.0, 0.75, parts, {}, [], ())
+    crossings = [Crossing("d", 1024, 0.25), Crossing("g", 10, 0.0)]
+    together = Times(0.5, 0.5, parts | {FORWARD: 0.25, WAIT: 0.0, COLLECTIVES: 0.25}, {}, crossings, ())
+    points = [Point(Scale(1, 64), alone, {"GPU:0": 2**20}), Point(Scale(2, 64), together, {"GPU:0": 2**21})]
+
+    def shown(table):
+        cells = [[str(cell) for cell in column.cells] for column in table.columns]
+        return {row[0]: row[1:] for row in map(list, zip(*cells, strict=True))}
+
+    said = shown(tables.parts_table(points))
+    assert said["collectives"] == ["0 ms   0 %", "250 ms  50 %"]
+    assert said["examples/s"] == ["64", "128"]
+    assert said["most memory, GPU:0"] == ["1 MiB", "2 MiB"]
+    assert "skew" not in said
+    assert shown(tables.scaling_table(points, shared=False)) == {"2 x 32": ["100 %", "75 %", "", ""]}
+    assert shown(tables.scaling_table(points, shared=True))["2 x 32"][:2] == ["200 %", "150 %"]
+    assert shown(tables.crossing_table(points[1])) == {
+        "d": ["1 KiB", "250 ms", "4 KiB/s"],
+        "g": ["10 bytes", "0 ms", "too fast to see"],
+    }
+    kept = tables.as_json(points, case(parts={}).verdict(), [], shared=False)
+    assert [x["replicas"] for x in kept["points"]] == [1, 2]
+    assert kept["points"][1]["efficiency"] == {"same_batch": {"real": 1.0, "synthetic": 0.75}}
+    drawn = ElementTree.fromstring(tables.picture(points, "a < b"))
+    assert drawn.get("aria-label") == "a < b"
+    bars = [float(x.get("width")) for x in drawn.iter() if x.tag.endswith("rect") and len(x)]
+    assert bars == [140.0, 280.0, 140.0, 140.0, 140.0, 140.0]  # as long as the longest step
 
 
 def test_computing_that_recomputes_says_so():
