@@ -104,7 +104,7 @@ def pytest_collection_finish():
 def pytest_runtest_teardown(item, nextitem):
     """Frees a test file's memory before the next file, and that of tests that use much before the next one.
 
-    What outlives its file, such as a cache, outlives them all: later collections don't visit it.
+    A cache that outlives its file lives until the process ends: later collections don't visit it.
     """
     ended = nextitem is None or nextitem.path != item.path
     if ended or memory.grown():

@@ -1,4 +1,4 @@
-"""What `trainers.verify_machine` asks TensorFlow of a machine."""
+"""TensorFlow describes this machine for `trainers.verify_machine`."""
 
 import json
 import os
