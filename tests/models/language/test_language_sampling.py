@@ -56,6 +56,23 @@ def test_cached_logits_are_those_without(shape):
         np.testing.assert_allclose(logits, whole[:, -1], atol=1e-5)
 
 
+def test_served_parts_continue_a_text_as_the_whole_network_does():
+    task = lively(num_layers=2)
+    tokens = tf.constant(np.random.RandomState(0).randint(0, VOCABULARY, [2, task.text_length]), tf.int32)
+    whole, half = task.net(tokens), task.text_length // 2
+    served = task.serve({})
+    begun = served["decode"].examples({"tokens": tokens})
+    np.testing.assert_array_equal(begun["tokens"], tokens[:, half : half + 1])
+    assert {name: x.shape[1:] for name, x in begun.items() if name in ("keys", "values")} == {
+        name: spec.shape[1:] for name, spec in task.kept().items() if name != "position"
+    }
+    made = served["prefill"](served["prefill"].inputs_of({"tokens": tokens}))
+    for i in range(half, task.text_length):
+        np.testing.assert_allclose(made["logits"], whole[:, i - 1], atol=1e-5)
+        made = task.decode({**made, "tokens": tokens[:, i : i + 1]})
+    np.testing.assert_allclose(made["logits"], whole[:, -1], atol=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_is_the_argmax_of_the_whole_network(shape):
