@@ -147,6 +147,16 @@ AUGMENTATIONS = {
 }
 
 
+def test_drawn_operations_of_a_row_depend_on_its_number_alone():
+    images = RNG.fold("images").uniform([8, 7, 6, 3])
+    whole = rand_augment(images, RNG)
+    assert np.abs(whole - images).max(axis=(1, 2, 3)).astype(bool).sum() >= 6  # few operations leave small images alone
+    part = rand_augment(images[4:], RNG._replace(first_row=4, num_rows=4))
+    np.testing.assert_array_equal(part, whole[4:])
+    with pytest.raises(ValueError, match=r"`magnitude` is 31; give a number from 0 to 30\."):
+        rand_augment(images, RNG, magnitude=31)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.long] * (n == "rand_augment")) for n in AUGMENTATIONS]
 )

@@ -34,6 +34,14 @@ def lively(**settings):
     return task
 
 
+def test_values_of_windows_say_their_sequence_and_place():
+    windows = ArraySource({"x": np.arange(11)}, name="windows")
+    source = continued(windows, sequences=2)  # of five windows each; the last window is left out
+    assert [source.values(name).tolist() for name in ("sequence", "place")] == [[0] * 5 + [1] * 5, [*range(5)] * 2]
+    assert source.values("x").tolist() == [*range(10)]
+    assert source.gather(tf.constant([7]))["sequence"].numpy() == source.values("sequence")[7]
+
+
 def logits_of(net, text):
     """Returns the logits after each token of one text, computed in float64 from the equations."""
     get = {path: v.numpy().astype("f8") for path, v in net.parameters().items()}
