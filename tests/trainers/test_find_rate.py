@@ -11,7 +11,7 @@ from core.optimizers import constant, warmup_cosine
 from tests.commands import CONFIGS, passed, run
 from trainers.modes.find_rate import HIGH, LOW, Point, largest, rising, suggestion
 
-DIGITS = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
 
 
 def test_rates_rise_by_equal_factors_around_the_largest_one():
@@ -32,14 +32,14 @@ def test_suggestion_is_a_tenth_of_the_best_rate():
 
 
 def test_range_test_suggests_a_rate_and_leaves_a_run_as_it_was(tmp_path):
-    few = "--gin_param=Trainer.steps = 60"
+    few = "--gin_param=steps = 120"
     passed(DIGITS, few, "--workdir=run", cwd=tmp_path)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     done = passed(DIGITS, few, "--mode=find_rate", "--workdir=run", cwd=tmp_path)
-    assert "sgd.learning_rate" in done.stdout
+    assert "adamw.learning_rate" in done.stdout
     found = json.loads((tmp_path / "run" / "find_rate.json").read_text())
-    assert found["configured"] == {"sgd.learning_rate": pytest.approx(0.1)}
-    assert 1e-3 < found["suggested"]["sgd.learning_rate"] < 10.0
+    assert found["configured"] == {"adamw.learning_rate": pytest.approx(3e-3)}
+    assert 1e-4 < found["suggested"]["adamw.learning_rate"] < 0.1
     assert all(math.isfinite(point["average"]) for point in found["points"])
     kept = {path: x for path, x in before.items() if path.name != "native_stderr.log"}
     assert {path: path.read_bytes() for path in kept} == kept

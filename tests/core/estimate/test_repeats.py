@@ -54,22 +54,15 @@ def test_cost_of_few_blocks_is_scaled_up_to_all():
         blocks = len(task.net.blocks)
         seen.append(blocks)
         few = {"parameters": 100 + 7 * blocks, **({"late": 1} if blocks > 2 else {})}
-        return Figures(
-            *(
-                Counter(few)
-                for field in dataclasses.fields(Figures)
-                if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            )
-        )
+        return Figures(*(Counter(few) for _ in dataclasses.fields(Figures)))
 
     found = Repeats(task).counted(measure)
     assert seen == [2, 3]
     assert found.standing["parameters"] == 100 + 7 * 6
     assert found.operations["late"] == 4  # one more block made it once
     assert len(task.net.blocks) == 6
-    assert (
-        Repeats(task).counted(lambda: task.net.blocks[5]) is task.net.blocks[5]
-    )  # what can't be cut is measured whole
+    whole = Repeats(task).counted(lambda: task.net.blocks[5])  # which raises while the blocks are few
+    assert whole is task.net.blocks[5]
 
 
 def test_blocks_that_differ_or_are_few_are_all_traced():

@@ -73,13 +73,11 @@ def test_trace_is_within_its_error():
 
 
 def test_command_prints_the_curvature_of_a_run(tmp_path, capsys):
-    passed(
-        f"--gin_file={CONFIGS / 'digits_linear.gin'}", "--gin_param=Trainer.steps = 200", "--workdir=run", cwd=tmp_path
-    )
+    passed(f"--gin_file={CONFIGS / 'digits_mlp.gin'}", "--gin_param=steps = 200", "--workdir=run", cwd=tmp_path)
     assert main([str(tmp_path / "run"), "--examples=64", "--eigenvalues=2", "--probes=5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step"] == 200
-    assert found["parameters"] == 64 * 10 + 10
+    assert found["parameters"] == 64 * 128 + 128 + 128 * 10 + 10
     assert len(found["eigenvalues"]) == 2
     assert found["eigenvalues"][0] > 0.0
     plot = tmp_path / "curvature.svg"

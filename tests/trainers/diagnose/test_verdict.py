@@ -1,4 +1,4 @@
-"""Verdicts of `--mode=diagnose` on given times, without measuring."""
+"""Verdicts and tables of `--mode=diagnose` on given times, without measuring."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -71,10 +71,10 @@ def test_tables_compare_replicas_with_one_device_and_name_what_crosses():
         return {row[0]: row[1:] for row in map(list, zip(*cells, strict=True))}
 
     said = shown(tables.parts_table(points))
-    assert said["collectives"] == ["0 ms   0 %", "250 ms  50 %"]
+    assert said[COLLECTIVES] == ["0 ms   0 %", "250 ms  50 %"]
     assert said["examples/s"] == ["64", "128"]
     assert said["most memory, GPU:0"] == ["1 MiB", "2 MiB"]
-    assert "skew" not in said
+    assert SKEW not in said
     assert shown(tables.scaling_table(points, shared=False)) == {"2 x 32": ["100 %", "75 %", "", ""]}
     assert shown(tables.scaling_table(points, shared=True))["2 x 32"][:2] == ["200 %", "150 %"]
     assert shown(tables.crossing_table(points[1])) == {
