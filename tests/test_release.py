@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+from email import message_from_bytes
+from importlib.metadata import requires
 
 import pytest
 import yaml
@@ -21,7 +23,9 @@ adamw.learning_rate = 0.003
 Trainer.steps = 40
 Trainer.global_batch_size = 64
 """
-PARTS = ("core", "models", "trainers", "pyproject.toml", "README.md", "LICENSE")
+PACKAGES = ("core", "models", "trainers")
+FOLDERS = tuple(f"{name}/" for name in PACKAGES)
+PARTS = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
 
 
 def test_citation_names_this_release():
@@ -33,29 +37,46 @@ def test_citation_names_this_release():
 
 
 @pytest.mark.long
-def test_wheel_and_sdist_install_and_train_in_an_empty_environment(tmp_path):
-    tracked = subprocess.check_output(["git", "ls-files", "-z", *PARTS], cwd=CHECKOUT, text=True).split("\0")
-    for name in filter(None, tracked):
+def test_wheel_and_sdist_install_the_same_files_and_train_from_them(tmp_path):
+    """`.ci/run` installs the requirements alone; here they come from the tests' environment."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", *PARTS], cwd=CHECKOUT, text=True)
+    tracked = listed.rstrip("\0").split("\0")
+    for name in tracked:
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, tmp_path / "source" / name)
-    python, built = tmp_path / "venv" / "bin" / "python", tmp_path / "dist"
-    run(sys.executable, "-m", "build", "-o", built, tmp_path / "source", cwd=tmp_path)
-    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    run("-m", "build", "-o", tmp_path / "dist", tmp_path / "source", cwd=tmp_path)
+    (wheel,), (sdist,) = (list((tmp_path / "dist").glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
+    one, other = (installed(file, tmp_path / name) for file, name in ((wheel, "wheel"), (sdist, "sdist")))
+    assert one == other
+    assert {name: (CHECKOUT / name).read_bytes() for name in tracked if name.startswith(FOLDERS)} == {
+        name: content for name, content in one.items() if name.startswith(FOLDERS)
+    }
+    (metadata,) = (message_from_bytes(content) for name, content in one.items() if name.endswith("/METADATA"))
+    assert metadata["Version"] == core.__version__
+    assert sorted(metadata.get_all("Requires-Dist")) == sorted(requires("tapeloop"))
     (tmp_path / "small.gin").write_text(CONFIGURATION)
-    for pattern, options in (("*.whl", []), ("*.tar.gz", ["--no-deps", "--force-reinstall"])):
-        (file,) = built.glob(pattern)
-        run(python, "-m", "pip", "install", "-q", *options, file, cwd=tmp_path)
-        run(python, "-m", "trainers.main", "--gin_file=small.gin", f"--workdir={pattern[2:]}", cwd=tmp_path)
-        result = json.loads((tmp_path / pattern[2:] / "result.json").read_text())
-        assert (result["step"], result["reason"]) == (40, "finished")
-        where = run(python, "-c", "import core; print(core.__version__, core.__file__)", cwd=tmp_path)
-        assert where.startswith(f"{core.__version__} {tmp_path / 'venv'}")
+    run("-m", "trainers.main", "--gin_file=small.gin", "--workdir=run", cwd=tmp_path, first=tmp_path / "wheel")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["step"], result["reason"]) == (40, "finished")
 
 
-def run(*command, cwd):
+def installed(file, folder):
+    """Installs a file's package into a folder; the contents by name, without records of the installation."""
+    run("-m", "pip", "install", "-q", "--no-deps", "--no-compile", f"--target={folder}", file, cwd=folder.parent)
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return {name: (folder / name).read_bytes() for name in names if not name.endswith(("RECORD", "direct_url.json"))}
+
+
+def run(*arguments, cwd, first=None):
+    """Runs this Python with the packages of a folder before all others; its output."""
     env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=env, capture_output=True, text=True, check=False
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**env, "PYTHONPATH": str(first)} if first else env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+    assert done.returncode == 0, (arguments, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout
