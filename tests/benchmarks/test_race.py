@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import gin
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.race import __main__ as race
 from benchmarks.race.rules import RULES
 from core.testing.plain import optimizers_of
-from tests.commands import CHECKOUT
+from tests.commands import CHECKOUT, run
 from trainers import configurables as configurables  # registers them
 from trainers import hooks
 from trainers.experiment import Experiment
@@ -52,13 +53,24 @@ def test_bindings_of_a_rule_complete_the_work(work, name):
     assert optimizer.transform.name == "chain"
 
 
+def forked(command, *, cwd, **_):
+    """Runs the command of a training in a fork, which imports no TensorFlow."""
+    python, *module = command[:3]
+    assert (python, module) == (sys.executable, ["-m", "trainers.main"])
+    return run(*command[3:], cwd=cwd)
+
+
 @pytest.mark.long
 def test_race_continues_where_it_was(tmp_path, capsys, monkeypatch):
+    small = race.WORKS["digits_convnet"]._replace(bindings=["ConvNetClassifier.channels = [4, 8]"])
+    monkeypatch.setitem(race.WORKS, "digits_convnet", small)
+    monkeypatch.setattr(race, "SEARCH_SEEDS", (100,))
     monkeypatch.setattr(race, "SEEDS", (0,))
     monkeypatch.setattr(race, "PARTS", (0.5, 1.0))
     monkeypatch.setattr(race, "TURNS", 2)
     monkeypatch.setattr(race, "PACE_STEPS", 20)
     monkeypatch.setattr(race, "RULES", {name: RULES[name]._replace(peaks=(3e-3,)) for name in ("adamw", "muon")})
+    monkeypatch.setattr(race.subprocess, "run", forked)
     flags = [f"--kept={tmp_path}", "--works", "digits_convnet", "--rules", "muon", "--steps=40"]
     race.main(flags)
     first = capsys.readouterr().out
