@@ -7,13 +7,15 @@ from textwrap import indent
 import pytest
 
 from tests.commands import CHECKOUT, environment, fork_server
-from tests.pages import PART, bash, blocks, commands
+from tests.pages import PART, bash, blocks, commands, slug
 
 PAGES = sorted(path.name for path in (CHECKOUT / "docs").glob("*.md"))
+COOKBOOK = "cookbook.md"
+PARTS = (CHECKOUT / "docs" / COOKBOOK).read_text().split("\n## ")
+RECIPES = {slug(part.partition("\n")[0]): part for part in PARTS if "<!-- run -->" in part}
 LONG = {
     "checkpoints.md",
     "choose-a-strategy.md",
-    "cookbook.md",
     "first-run.md",
     "fit-into-memory.md",
     "from-gradient-tape.md",
@@ -33,12 +35,24 @@ LONG = {
 READ = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md")] + [CHECKOUT / "docs" / name for name in PAGES]
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES])
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[pytest.mark.long] if p in LONG else []) for p in PAGES if p != COOKBOOK]
+)
 def test_page_runs_from_top_to_bottom(page, tmp_path):
+    run_commands((CHECKOUT / "docs" / page).read_text(), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_runs_alone(recipe, tmp_path):
+    run_commands(RECIPES[recipe], tmp_path)
+
+
+def run_commands(text, folder):
     """`<!-- file: NAME -->` or `<!-- from: PATH -->` writes a block, `<!-- run -->` runs it, all in one new folder."""
-    with fork_server().listening(tmp_path / "listening") as python:
-        for block in commands((CHECKOUT / "docs" / page).read_text(), tmp_path, smaller=True):
-            done = run_block(block.text, tmp_path, python)
+    with fork_server().listening(folder / "listening") as python:
+        for block in commands(text, folder, smaller=True):
+            done = run_block(block.text, folder, python)
             assert done.returncode == 0, (block.text, done.stdout[-2000:], done.stderr[-2000:])
 
 

@@ -9,11 +9,11 @@ import pytest
 from benchmarks import environments
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import laid_out, others, rounds
-from benchmarks.peers.programs import ours
+from benchmarks.peers.programs import ours, work
 from benchmarks.peers.programs.work import Work, measured
 from benchmarks.peers.roster import AUTO, DEFAULTS, PEERS, TARGETS, Target
 from benchmarks.peers.table import peers_table, ratio, rows_of, targets_table
-from benchmarks.peers.works import TOLERANCE, WORKS, coloured, levels, tokens, two_domains
+from benchmarks.peers.works import TOLERANCE, WORKS, coloured, gin_files, levels, tokens, two_domains
 from trainers.loop.speed import figures_of
 from trainers.settings import Settings
 from trainers.trainer import Trainer
@@ -146,19 +146,33 @@ def test_segments_of_ours_last_long_enough():
     assert ours.rates_of([(10, 0.0), (20, 0.1)]) == pytest.approx([100])
 
 
+SMALL = {
+    "conv": ["Trainer.global_batch_size = 8"],
+    "transformer": ["LanguageModel.context = 32", "LanguageModel.size = 32"],
+}
+
+
 @pytest.fixture
-def small(monkeypatch):
-    """A work of few steps and examples."""
+def small(monkeypatch, tmp_path):
+    """A work of few steps and examples, and a small network."""
     few = {
         "mlp": lambda: levels(90, 784),
         "softmax": lambda: levels(90, 784),
-        "conv": lambda: coloured(90, 32),
-        "transformer": lambda: tokens(40, 128, 256),
+        "conv": lambda: coloured(20, 32),
+        "transformer": lambda: tokens(40, 32, 256),
         "dcgan": lambda: coloured(90, 32),
         "cyclegan": lambda: two_domains(20, 64),
     }
     for name, data in few.items():
         monkeypatch.setitem(WORKS, name, WORKS[name]._replace(data=data, chunk=2, log=2, check=4, order=8))
+
+    def smaller(name):
+        file = tmp_path / "small.gin"
+        file.write_text("\n".join(SMALL.get(name, [])))
+        return [*gin_files(name), file]
+
+    monkeypatch.setattr(laid_out, "gin_files", smaller)
+    monkeypatch.setattr(work, "SEGMENT_SECONDS", 0.0)
 
 
 def ours_on(folder, scratch, monkeypatch):

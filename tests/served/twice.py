@@ -22,6 +22,7 @@ from core.errors import ConfigurationError
 from core.parallel.parameter_server import ServedStrategy
 from core.task import Task
 from core.task.loss import means
+from models.classifiers import resnet
 from tests.commands import said
 from tests.served.processes import started
 from tests.served.subjects import DIVIDED, served_subject
@@ -96,6 +97,8 @@ def _difference(found, expected):
 
 def compared(name, strategy):
     """Returns the differences of variables, metrics and evaluations, or the reason why the servers refused."""
+    # One block whose shortcut is the identity, one whose shortcut is a convolution.
+    resnet.BLOCKS.update(dict.fromkeys(resnet.BLOCKS, (1, 1)))
     with tempfile.TemporaryDirectory() as scratch:
         subject = served_subject(name, Path(scratch))
         strategy.divide_by_staleness = name == DIVIDED
