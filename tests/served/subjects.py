@@ -19,7 +19,7 @@ from tools.invariance.toys import Ragged, Synchronised
 from trainers.experiment import Experiment
 
 WORDS = 50
-PARTS = 3  # of the optimizers: the time to trace a step grows faster than its phases
+PARTS = 6  # of the optimizers: the time to trace a step grows faster than its phases
 DIVIDED = "words, their gradients divided by their age"
 NARROW_SLOTS = "rules with narrow slots"
 
