@@ -1,5 +1,6 @@
 """Runs in `Trainer.precision`: resume, evaluation, samples, exports, and bad values."""
 
+import functools
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from core.precision import Precision
 from core.random import Rng
 from core.task import Loss, Served
 from core.testing import on_virtual_cpus
-from tests.commands import CONFIGS, launch, passed, refused
+from tests.commands import CONFIGS, fork_server, launch, passed, refused
 from tests.products import product_dtype
 from tests.toys import Line
 from tests.trainers.hooks.hooks_lab import Maker
@@ -154,9 +155,11 @@ def test_measurements_are_of_the_precision(tmp_path):
     flags = (LINEAR, "--gin_param=Trainer.precision = 'bfloat16'")
     fewer_trials = ("steps = 20", "chunk_steps = 20", "log_every = 20", "compile = 'off'")
     flags += ("--workdir=run", *(f"--gin_param=Trainer.{text}" for text in fewer_trials))
-    passed(*flags, "--mode=diagnose", cwd=tmp_path)
+    short = {"module": "tests.short_measures", "arguments": {}}
+    shortly = functools.partial(fork_server().run, before=short)
+    passed(*flags, "--mode=diagnose", cwd=tmp_path, run=shortly)
     assert json.loads((tmp_path / "run" / "diagnosis.json").read_text())["verdict"]["sentence"]
-    passed(*flags, "--mode=tune", cwd=tmp_path)
+    passed(*flags, "--mode=tune", cwd=tmp_path, run=shortly)
     found = json.loads((tmp_path / "run" / "tune.json").read_text())
     assert found["complete"]
     assert "void" not in {row["verdict"] for row in found["tried"]}
