@@ -10,11 +10,11 @@ from core.random import Rng
 from core.task import Statistics
 from core.testing import Run, assemble, assert_replica_invariant, on_virtual_cpus
 
-batch = digits().gather(tf.range(16, dtype=tf.int64))
+batch = digits().gather(tf.range(32, dtype=tf.int64))
 
 
 def make_task(rng=None):
-    return Byol(rng=rng or Rng.from_seed(0), channels=(8, 8), size=8, optimizer=chain(sgd(0.1), ema(0.5)))
+    return Byol(rng=rng or Rng.from_seed(0), channels=(16, 16), size=16, optimizer=chain(sgd(0.1), ema(0.5)))
 
 
 def test_distances_are_those_of_unit_vectors():
@@ -35,7 +35,7 @@ def test_the_prediction_of_a_view_is_compared_with_the_average_of_the_other():
     one, other = (views(image, rng)[i] for i in (0, 1))
     both = tf.concat([one, other], 0)
     predicted = task.prediction(task.net(both, Statistics()), Statistics())
-    expected = distance(predicted[:16], target(other)) + distance(predicted[16:], target(one))
+    expected = distance(predicted[:32], target(other)) + distance(predicted[32:], target(one))
     np.testing.assert_allclose(task.loss(batch, rng).per_example, expected, rtol=1e-4)
 
 
