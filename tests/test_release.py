@@ -25,6 +25,7 @@ Trainer.global_batch_size = 64
 """
 PACKAGES = ("core", "models", "trainers")
 FOLDERS = tuple(f"{name}/" for name in PACKAGES)
+WHERE = f"from importlib.util import find_spec; print(*(find_spec(name).origin for name in {PACKAGES}))"
 PARTS = (*PACKAGES, "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -55,20 +56,22 @@ def test_wheel_and_sdist_install_the_same_files_and_train_from_them(tmp_path):
     assert metadata["Version"] == core.__version__
     assert sorted(metadata.get_all("Requires-Dist")) == sorted(requires("tapeloop"))
     (tmp_path / "small.gin").write_text(CONFIGURATION)
-    run("-m", "trainers.main", "--gin_file=small.gin", "--workdir=run", cwd=tmp_path, first=tmp_path / "wheel")
+    wheels = {"cwd": tmp_path, "first": tmp_path / "wheel"}
+    assert run("-c", WHERE, **wheels).split() == [str(tmp_path / "wheel" / name / "__init__.py") for name in PACKAGES]
+    run("-m", "trainers.main", "--gin_file=small.gin", "--workdir=run", **wheels)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["step"], result["reason"]) == (40, "finished")
 
 
 def installed(file, folder):
-    """Installs a file's package into a folder; the contents by name, without records of the installation."""
+    """Installs a file's package into a folder; returns the contents by name, without records of the installation."""
     run("-m", "pip", "install", "-q", "--no-deps", "--no-compile", f"--target={folder}", file, cwd=folder.parent)
     names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return {name: (folder / name).read_bytes() for name in names if not name.endswith(("RECORD", "direct_url.json"))}
 
 
 def run(*arguments, cwd, first=None):
-    """Runs this Python with the packages of a folder before all others; its output."""
+    """Runs this Python with the packages of a folder before all others; returns its output."""
     env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],

@@ -16,8 +16,8 @@ REFUSED = {
     "digits_gan_generator_on_one_device": "`Experiment.placements` places `sample`. By parameter servers",
     "digits_gan_sampling_on_every_replica": "`Experiment.placements` places `d`, `g`. By parameter servers",
 }
-# The same tasks as others', on other data or with other networks, sizes or formulations.
-REPEATED = {"digits_dcgan", "digits_flow", "digits_gan", "digits_guided", "mnist_linear", "mnist_mlp"}
+# The same tasks as others', on other data or with other networks or sizes.
+REPEATED = {"digits_dcgan", "digits_gan", "mnist_linear", "mnist_mlp"}
 REPEATED |= {"text_markov", "text_nano_soap", "text_small", "text_tiny"}
 QUICK = {"words"}  # `test_served_training` has `digits_linear` through the command
 TO_THE_BIT = {"digits_linear", "batch_norm", DIVIDED, NARROW_SLOTS}

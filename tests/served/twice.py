@@ -97,8 +97,6 @@ def _difference(found, expected):
 
 def compared(name, strategy):
     """Returns the differences of variables, metrics and evaluations, or the reason why the servers refused."""
-    # One block whose shortcut is the identity, one whose shortcut is a convolution.
-    resnet.BLOCKS.update(dict.fromkeys(resnet.BLOCKS, (1, 1)))
     with tempfile.TemporaryDirectory() as scratch:
         subject = served_subject(name, Path(scratch))
         strategy.divide_by_staleness = name == DIVIDED
@@ -114,6 +112,8 @@ def compared(name, strategy):
 def main():
     """Answers names, a line each, with lines of JSON."""
     strategy = serving()
+    # One block whose shortcut is the identity, one whose shortcut is a convolution.
+    resnet.BLOCKS.update(dict.fromkeys(resnet.BLOCKS, (1, 1)))
     for line in sys.stdin:
         print(json.dumps(compared(line.strip(), strategy)), flush=True)
     os._exit(0)
