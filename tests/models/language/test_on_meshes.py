@@ -81,13 +81,8 @@ def test_rows_longer_than_a_tile_train_as_on_one_device():
 
 @pytest.mark.long
 def test_mesh_of_two_by_two_trains_as_one_device_does():
-    """With dropout, clipping and AdamW, and the token table sharded by rows."""
-    assert_same_on(2, 2, GPT, TABLE_CUT, microbatches=2)
-
-
-@pytest.mark.long
-def test_sequence_layout_of_norms_changes_no_number():
-    assert_same_on(2, 2, GPT, MEGATRON, outputs=SEQUENCE, recompute=True)
+    """With dropout, clipping, AdamW and recomputed blocks, tokens sharded by rows, and norms by the sequence."""
+    assert_same_on(2, 2, GPT, TABLE_CUT, microbatches=2, outputs=SEQUENCE, recompute=True)
 
 
 def collectives(layouts, *, outputs=()):
@@ -159,24 +154,15 @@ def trained(workdir, *flags, cwd):
     return json.loads((cwd / workdir / "result.json").read_text())["evaluation"]
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """Returns the folder and the evaluation of a run on one device."""
-    folder = tmp_path_factory.mktemp("plain")
-    return folder / "run", trained("run", cwd=folder)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mesh_transformer", "mesh_sequence"])
-def test_shipped_layouts_train_by_the_command_as_one_device_does(name, plain, tmp_path):
-    """With chunks, microbatches and evaluation; by the first layouts with texts too."""
-    writes = name == "mesh_transformer"
-    flags = ["--gin_param=mesh.batch = 2", *([] if writes else ["--gin_param=Trainer.hooks = []"])]
-    found = trained("mesh", f"--gin_file={CONFIGS / 'runtime' / name}.gin", *flags, cwd=tmp_path)
-    assert found == pytest.approx(plain[1], rel=1e-5)
-    if writes:
-        texts = [(run / "samples" / "step-000000002.txt").read_bytes() for run in (plain[0], tmp_path / "mesh")]
-        assert texts[1] == texts[0]
+def test_shipped_layouts_train_by_the_command_as_one_device_does(tmp_path):
+    """With chunks, microbatches, evaluation and texts. The file includes `mesh_transformer.gin`."""
+    expected = trained("plain", cwd=tmp_path)
+    layouts = f"--gin_file={CONFIGS / 'runtime' / 'mesh_sequence.gin'}"
+    found = trained("mesh", layouts, "--gin_param=mesh.batch = 2", cwd=tmp_path)
+    assert found == pytest.approx(expected, rel=1e-5)
+    texts = [(tmp_path / run / "samples" / "step-000000002.txt").read_bytes() for run in ("plain", "mesh")]
+    assert texts[1] == texts[0]
 
 
 ON_MESH = [str(CONFIGS / f"{name}.gin") for name in ("text_tiny", "runtime/mesh_transformer")]
