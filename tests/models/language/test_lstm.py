@@ -14,7 +14,7 @@ from core.optimizers import sgd
 from core.random import Rng
 from core.testing import Run, assemble, assert_task, on_virtual_cpus, on_virtual_mesh
 from models import LSTMLanguageModel, beam_search, greedy
-from tests.commands import CONFIGS, passed
+from tests.commands import CONFIGS, fork_server, passed
 from tools.invariance.subjects import configured
 
 RNG = Rng.from_seed(0)
@@ -174,14 +174,17 @@ def test_command_trains_carried_states_and_resumes_them_to_the_bit(tmp_path):
         "continued.source = @train/topics()",
         "continued.sequences = 16",
         "LSTMLanguageModel.sequences = 16",
-        "LSTMLanguageModel.size = 16",
+        "LSTMLanguageModel.num_layers = 1",
+        "LSTMLanguageModel.size = 8",
         "context = 16",
-        "Trainer.steps = 6",
-        "Trainer.checkpoint_every = 3",
+        "Trainer.steps = 2",
+        "Trainer.chunk_steps = 1",  # the check trains eight chunks
+        "Trainer.checkpoint_every = 2",
         "Trainer.hooks = []",
     ]
     flags = [f"--gin_file={CONFIGS / 'text_lstm.gin'}", *(f"--gin_param={x}" for x in carried)]
-    passed(*flags, "--mode=resume_check", "--workdir=run", cwd=tmp_path)
+    forking = functools.partial(fork_server().run, before={"module": "tests.forked_resume_check", "arguments": {}})
+    passed(*flags, "--mode=resume_check", "--workdir=run", cwd=tmp_path, run=forking)
     passed(*flags, "--workdir=run", cwd=tmp_path)
     passed(*flags, "--mode=sample", "--prompt=The", "--workdir=run", cwd=tmp_path)
     passed(*flags, "--mode=export", "--workdir=run", cwd=tmp_path)
