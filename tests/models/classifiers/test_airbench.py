@@ -137,12 +137,12 @@ def test_configuration_keeps_the_whitening_and_trains_all_else(tmp_path):
 
 @pytest.mark.long
 def test_configuration_learns_from_the_files(tmp_path):
-    write_cifar(tmp_path, train=1000, test=200)
-    changes = ["Trainer.global_batch_size = 100", "AirbenchClassifier.width = 8", "steps = 60"]
+    write_cifar(tmp_path, train=500, test=100)
+    changes = ["Trainer.global_batch_size = 50", "AirbenchClassifier.width = 8", "steps = 60"]
     changes += ["warmup_stable_decay.warmup_steps = 14", "warmup_stable_decay.decay_steps = 46"]
     changes += ["warmup_stable_decay.peak_rate = 0.5", "offsets/warmup_stable_decay.peak_rate = 10.0"]
     flags = [f"--gin_param={text}" for text in (*changes, f"cifar10.directory = '{tmp_path}'")]
     done = run(f"--gin_file={CONFIGS / 'cifar10_speed.gin'}", *flags, "--workdir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "begins with patches of 1000 images of `cifar10`: 1 of 33 variables" in done.stdout
+    assert "begins with patches of 500 images of `cifar10`: 1 of 33 variables" in done.stdout
     assert json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]["accuracy"] > 0.95

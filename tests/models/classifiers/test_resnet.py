@@ -67,30 +67,27 @@ def test_step_of_batch_norm_trains_and_keeps_averages():
     assert task.evaluate(BATCH).statistics is None
 
 
-class TwoBlocks(Module):
+class OneBlock(Module):
     """The parts of a `ResNet` in fewer layers: norms over space, and a last one over the rows of a few pixels."""
 
     def __init__(self, rng):
         super().__init__()
         self.stem = ConvNorm(1, 4, 3, norm="batch", rng=rng.fold("stem"))
-        sizes = {"bottleneck": False, "stride": 2, "norm": "batch"}
-        self.blocks = [ResidualBlock(4, 8, **sizes, rng=rng.fold(0)), ResidualBlock(8, 8, **sizes, rng=rng.fold(1))]
+        self.block = ResidualBlock(4, 8, bottleneck=False, stride=2, norm="batch", rng=rng.fold("block"))
         self.logits = layers.Linear(8, 10, rng=rng.fold("logits"))
 
     def __call__(self, x, *, statistics=None):
         x = tf.nn.relu(self.stem(x, statistics=statistics))
-        for block in self.blocks:
-            x = block(x, statistics=statistics)
-        return self.logits(layers.global_average_pool(x))
+        return self.logits(layers.global_average_pool(self.block(x, statistics=statistics)))
 
 
 @pytest.mark.long
 def test_norms_over_two_replicas_differ_from_one_device_by_rounding_alone():
     """In float64, two replicas differ by no more than the last bits of the variables and sums, which are float32."""
-    batch = {"image": tf.cast(BATCH["image"], tf.float64), "label": BATCH["label"]}
+    batch = {"image": tf.cast(BATCH["image"][:, 2:6, 2:6], tf.float64), "label": BATCH["label"]}
 
     def task(rng):
-        return Classifier(TwoBlocks(rng), num_classes=10, optimizer=sgd(0.1))
+        return Classifier(OneBlock(rng), num_classes=10, optimizer=sgd(0.1))
 
     one, two = (Run(assemble(task, on_virtual_cpus(replicas)), batch).train(1) for replicas in (1, 2))
     for expected, found in ((one.variables, two.variables), (one.figures, two.figures), (one.norms, two.norms)):

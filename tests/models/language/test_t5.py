@@ -156,7 +156,7 @@ def pairs():
 
 @pytest.mark.long
 def test_task_passes_all_checks_of_a_task():
-    assert_task(make_task(), pairs(), padding="source")
+    assert_task(make_task(num_layers=1), pairs(), padding="source")
 
 
 def test_padding_of_any_length_and_number_changes_nothing():
