@@ -1,11 +1,13 @@
 """StyleGAN2's step: path lengths by differences, lazy penalties, carried numbers, and the same on replicas."""
 
 import functools
+from collections import Counter
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from core.distribution.ledger import GRADIENTS
 from core.errors import ConfigurationError
 from core.losses import adversarial
 from core.optimizers import adam, sgd
@@ -145,6 +147,8 @@ def test_replicas_and_microbatches_change_nothing(smooth):
     images = {"image": DATA["image"][:, 2:6, 2:6]}
     found, expected = (train(task, images, n, n, steps=4) for n in (2, 1))
     assert_same(found, expected, norms=1e-4)
+    assert found[1].remarks == []
+    assert Counter(entry.phase for entry in found[0].collectives if entry.what == GRADIENTS) == {"d": 1, "g": 1}
     assert found[0].variables["probability/value"] > 0.0
     assert found[0].variables["path_mean/value"] > 0.0
 
