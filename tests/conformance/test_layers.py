@@ -162,7 +162,7 @@ def test_checkpoints_round_trip(tmp_path: Path) -> None:
             np.testing.assert_array_equal(variable, variables(theirs)[path], err_msg=f"{row.id} {path}")
 
 
-@pytest.mark.long  # tests/trainers/test_export_parts.py exports models of most of them
+@pytest.mark.long  # tests/trainers/test_export_onnx.py exports models of most of them
 def test_saved_models_round_trip(tmp_path: Path) -> None:
     """Exports parts without variables as graphs of any number of rows, as above."""
     shelf = Shelf.of(RNG)

@@ -8,22 +8,13 @@ from core.errors import CheckpointError
 from core.module import named_variables
 from core.random import Rng
 from core.task import Served
-from tests.commands import CONFIGS
 from tests.toys import Line, point_source
-from tools.invariance.subjects import CHANGES, config_names, configured, subject
+from tools.invariance.subjects import subject
 from trainers.export import compare
 from trainers.export.compare import Difference, check_same, differences, examples_of
 from trainers.export.folder import write_saved_model
 from trainers.export.program import Program, Weights, quantised
 
-# These serve what `digits_gan`, `cyclegan`, `digits_edm` or `text_tiny` serves.
-REPEATED = {f"digits_gan_{how}" for how in ("by_batch_size", "generator_on_one_device", "sampling_on_every_replica")}
-REPEATED |= {"digits_cyclegan", "digits_flow", "digits_guided"}
-REPEATED |= {"text_markov", "text_nano", "text_nano_soap", "text_small"}
-SAMPLED = {  # in few steps
-    "digits_ddpm": ("Ddpm.channels = 8", "Ddpm.sample_steps = 2"),
-    "digits_edm": ("diffusion_mlp.size = 8", "Diffusion.sample_steps = 2"),
-}
 SMALL = {"digits_linear", "digits_mlp", "digits_convnet", "digits_gan", "digits_conditional_gan", "digits_vae"}
 
 
@@ -109,30 +100,33 @@ def test_whole_numbers_are_choices():
     check_same({"f": {"n": Difference(0.0, 0.999)}}, served, kind="tflite", weights="int8")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.long] * (n not in SMALL)) for n in sorted({*config_names()} - REPEATED)]
-)
-def test_export_of_a_configuration_computes_the_same_from_its_own_weights(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "BATCHES", (1, 3))
-    changes = SAMPLED.get(name) or CHANGES.get(name, ())
-    one_device = tf.distribute.OneDeviceStrategy("CPU:0")
-    experiment = configured(CONFIGS / f"{name}.gin", tmp_path, changes).experiment(one_device)
-    program = Program(experiment.task, experiment.train_source.spec)
-    examples = examples_of(program, experiment.train_source, weights="float32")
+def computed(function_of, given):
+    """Returns the outputs of `function_of(name)` for the inputs `given`, which are named as in `Examples`."""
+    calls = {}
+    for key, x in given.items():
+        call, _, name = key.rpartition("/")
+        calls.setdefault(call, {})[name] = x
+    made = {call: function_of(call.partition("/")[0])(**inputs) for call, inputs in calls.items()}
+    return {f"{call}/{name}": np.asarray(x) for call, outputs in made.items() for name, x in outputs.items()}
+
+
+def check_functions(experiment, program, examples):
+    """Asserts that the exported functions compute `examples` from weights of their own. The task loses its weights."""
     module, functions = program.exported("float32")
     for variable in named_variables(experiment.task).values():
         variable.assign(tf.zeros_like(variable))  # the export reads none of them
-    made = {}
-    for name, rows in examples.rows.items():
-        for i in range(len(rows)):
-            call = f"{name}/{i}/"
-            inputs = {key.removeprefix(call): x for key, x in examples.given.items() if key.startswith(call)}
-            made |= {
-                f"{call}{key}": x.numpy()
-                for key, x in functions[name](**{k: tf.constant(x) for k, x in inputs.items()}).items()
-            }
+    made = computed(lambda name: lambda **x: functions[name](**tf.nest.map_structure(tf.constant, x)), examples.given)
     check_same(differences(examples.expected, made, program.served), program.served, kind="function", weights="float32")
     assert len({*module.weights} - {*named_variables(experiment.task)}) == 0
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_export_of_a_configuration_computes_the_same_from_its_own_weights(name, tmp_path, monkeypatch):
+    """`test_export_onnx.py` exports the others."""
+    monkeypatch.setattr(compare, "BATCHES", (1, 3))
+    experiment = subject(name, tmp_path).experiment(tf.distribute.OneDeviceStrategy("CPU:0"))
+    program = Program(experiment.task, experiment.train_source.spec)
+    check_functions(experiment, program, examples_of(program, experiment.train_source, weights="float32"))
 
 
 def test_only_variables_that_are_read_are_exported(tmp_path):
