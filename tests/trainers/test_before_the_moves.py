@@ -113,7 +113,7 @@ def test_run_of_each_strategy_resumes(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "mode"), [("mesh", "export"), ("servers", "evaluate")])
 def test_run_of_0_2_0_is_read(kind: str, mode: str, tmp_path: Path) -> None:
     workdir = shutil.copytree(AT_0_2_0 / kind, tmp_path / "run")
-    words = [*words_of(kind), f"--workdir={workdir}"]
+    words = [*words_of(kind), f"--workdir={workdir}", *["--format=tflite"] * (mode == "export")]
     if kind == "servers":  # the weights are read on one device
         del words[1]
     done = passed(f"--mode={mode}", *words, cwd=tmp_path)

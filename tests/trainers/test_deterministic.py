@@ -13,7 +13,9 @@ CONVNET = [
     f"--gin_file={CONFIGS / 'digits_convnet.gin'}",
     "--gin_param=Trainer.steps = 3",
     "--gin_param=Trainer.global_batch_size = 16",
-    "--gin_param=ConvNetClassifier.channels = [4, 8]",
+    "--gin_param=ConvNetClassifier.channels = [4]",
+    "--gin_param=Trainer.evaluate_every = None",
+    "--gin_param=Experiment.eval_source = None",
 ]
 
 

@@ -181,14 +181,24 @@ SEEN = {
 }
 SEEN |= {f"digits_gan_{how}" for how in ("by_batch_size", "generator_on_one_device", "sampling_on_every_replica")}
 
+BLOCK = ("diffusion_mlp.blocks = 1",)
+FEWER = {  # modules of a kind
+    **CHANGES,
+    "cyclegan": (*CHANGES["cyclegan"], "CycleGan.discriminator_channels = [4]"),
+    "digits_ddpm": ("Experiment.eval_source = None",),  # an evaluation has its network eight times
+    **dict.fromkeys(("digits_edm", "digits_flow", "digits_guided"), BLOCK),
+    "digits_pix2pix": ("Pix2Pix.generator_channels = [4, 8]", "Pix2Pix.discriminator_channels = [4]"),
+    "digits_simclr": ("SimClr.channels = [8]",),
+    "digits_stylegan2": (*CHANGES["digits_stylegan2"], "StyleGan2.mapping_layers = 1"),
+    "digits_vit": ("ViTClassifier.num_layers = 1",),
+}
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*config_names()} - SEEN))
 def test_dry_run_of_each_configuration(name, tmp_path):
     """`cyclegan` alone reads files that don't exist here: its task declares their content."""
-    # An evaluation of `Ddpm` has its network eight times.
-    changes = ["Experiment.eval_source = None"] if name == "digits_ddpm" else CHANGES.get(name, ())
-    flags = [f"--gin_param={text}" for text in changes]
+    flags = [f"--gin_param={text}" for text in FEWER.get(name, ())]
     if name.startswith("mnist_"):
         write_idx(tmp_path)
         flags = [f"--gin_param=mnist.directory = '{tmp_path}'"]

@@ -12,9 +12,10 @@ from tests.trainers.resume_lab import killed_after, outcome
 from tests.trainers.trainer_lab import make, train
 
 MLP = [f"--gin_file={CONFIGS / 'digits_mlp.gin'}"]
-INTERVALS = {"log_every": 10, "checkpoint_every": 10, "evaluate_every": 20}
+INTERVALS = {"log_every": 10, "checkpoint_every": 10, "evaluate_every": None}
 SHORT = ["--gin_param=steps = 20", "--gin_param=warmup_cosine.warmup_steps = 10"]
 FLAGS = [*MLP, *SHORT, *(f"--gin_param=Trainer.{name} = {n}" for name, n in INTERVALS.items())]
+FLAGS.append("--gin_param=Experiment.eval_source = None")
 MIRRORED = [f"--gin_file={CONFIGS / 'runtime' / 'mirrored.gin'}", "--gin_param=mirrored.replicas = 2"]
 DTYPES = pytest.mark.parametrize("slots", ["bfloat16", "int8"])
 

@@ -99,7 +99,7 @@ def assert_same(one, other, to):
 
 
 PLAIN = ("mlp", 1, 2)
-LONG = [("clipped", 2, 2), ("text", 1, 1), ("gan", 2, 2), ("convnet", 1, 2)]
+LONG = [("clipped", 2, 2), ("text", 1, 1), ("gan", 2, 1), ("convnet", 1, 2)]
 
 
 @pytest.fixture(scope="module")

@@ -33,36 +33,47 @@ def stages(trainer):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_stages_are_resumes_with_other_batches(replicas, tmp_path):
+@pytest.mark.parametrize(("replicas", "later"), [(1, STAGES), (2, {4: STAGES[8]})], ids=["one device", "2 replicas"])
+def test_stages_are_resumes_with_other_batches(replicas, later, tmp_path):
     def strategy():
         return mirrored(replicas=replicas) if replicas > 1 else None
 
-    found = stages(make(tmp_path, **FIRST, stages=STAGES, strategy=strategy()))
-    assert [one.input.global_batch_size for one in found] == [8, 16, 24]
+    first = {**FIRST, "steps": 4 + 4 * len(later)}
+    found = stages(make(tmp_path, **first, stages=later, strategy=strategy()))
+    batches = [8, *(stage["global_batch_size"] for stage in later.values())]
+    assert [one.input.global_batch_size for one in found] == batches
     before = make(tmp_path, "by hand", **{**FIRST, "steps": 4}, strategy=strategy())
     train(before)
-    for steps, batch in [(8, {"global_batch_size": 16}), (12, STAGES[8])]:
-        after = make(tmp_path, "by hand", **{**FIRST, **batch, "steps": steps}, strategy=strategy())
+    for step, batch in later.items():
+        after = make(tmp_path, "by hand", **{**FIRST, **batch, "steps": step + 4}, strategy=strategy())
         after.state.restore(newest(before))
         train(after)
         before = after
     assert hashes(found[-1]) == hashes(before)
-    by_stage = [(one, range(first, first + 4)) for one, first in zip(found, [0, 4, 8], strict=True)]
+    by_stage = [(one, range(first, first + 4)) for one, first in zip(found, [0, *later], strict=True)]
     read = [one.input.examples_of(step).ravel() for one, steps in by_stage for step in steps]
-    alone = make(tmp_path, "alone", **{**FIRST, "steps": 24}).input
-    expected = [alone.examples_of(step).ravel() for step in range(24)]
+    steps = 4 * sum(batches) // 8
+    alone = make(tmp_path, "alone", **{**FIRST, "steps": steps}).input
+    expected = [alone.examples_of(step).ravel() for step in range(steps)]
     np.testing.assert_array_equal(np.concatenate(read), np.concatenate(expected))
+
+
+# A second border adds nothing.
+TWO = {**FIRST, "steps": 8, "log_every": 4, "checkpoint_every": 2, "stages": {4: STAGES[8]}}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Returns the trainer of the last stage of an undisturbed run."""
+    return stages(make(tmp_path_factory.mktemp("whole"), **TWO))[-1]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("crash", "saved"), [(4, 2), (6, 4)])
-def test_run_that_ends_at_or_within_a_stage_resumes_to_the_same_bits(crash, saved, tmp_path):
-    run = {**FIRST, "checkpoint_every": 2, "stages": STAGES}
-    whole = stages(make(tmp_path, "whole", **run))[-1]
+def test_run_that_ends_at_or_within_a_stage_resumes_to_the_same_bits(crash, saved, whole, tmp_path):
     with pytest.raises(RuntimeError, match="crash"):
-        stages(make(tmp_path, **run, hooks=[Crash(crash)]))  # before the checkpoint of this step
-    resumed = make(tmp_path, **run, step=saved)
+        stages(make(tmp_path, **TWO, hooks=[Crash(crash)]))  # before the checkpoint of this step
+    resumed = make(tmp_path, **TWO, step=saved)
     resumed.state.restore(newest(resumed))
     assert resumed.step == saved
     assert hashes(stages(resumed)[-1]) == hashes(whole)

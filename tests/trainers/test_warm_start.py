@@ -177,6 +177,7 @@ def test_settings_without_effect_on_a_resumed_run_are_reported(tmp_path):
 
 LINEAR = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
 SHORT = ("--gin_param=Trainer.steps = 20", "--gin_param=Trainer.chunk_steps = 5", "--gin_param=Trainer.log_every = 10")
+SHORT += ("--gin_param=Trainer.evaluate_every = None", "--gin_param=Experiment.eval_source = None")
 WARM = ("--gin_param=Experiment.start_from = @checkpoint()", "--gin_param=checkpoint.path = 'a'")
 
 
