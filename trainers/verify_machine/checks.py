@@ -1,5 +1,6 @@
 """The checks: each runs commands and compares their results."""
 
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -65,9 +66,7 @@ def accumulates(lab: Lab) -> str:
 
 def replicates(lab: Lab) -> str:
     """Trains on all devices together and on one device, and compares the metrics."""
-    bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
-    one = lab.train("one", "digits_mlp", bindings)
-    return _same_figures(one, lab.train("together", "digits_mlp", bindings, lab.together))
+    return _same_figures(_alone(lab), lab.train("together", "digits_mlp", _large_batch(lab), lab.together))
 
 
 def places(lab: Lab) -> str:
@@ -81,10 +80,8 @@ def places(lab: Lab) -> str:
 
 def cuts(lab: Lab) -> str:
     """Trains on a mesh of all devices and on one device, and compares the metrics."""
-    bindings = [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
     mesh = [f"--gin_file={CHECKOUT}/configs/runtime/mesh.gin", f"--gin_param=mesh.batch = {lab.replicas}"]
-    one = lab.train("before-the-mesh", "digits_mlp", bindings)
-    return _same_figures(one, lab.train("mesh", "digits_mlp", bindings, mesh))
+    return _same_figures(_alone(lab), lab.train("mesh", "digits_mlp", _large_batch(lab), mesh))
 
 
 def resumes_together(lab: Lab) -> str:
@@ -117,6 +114,16 @@ TOGETHER = (
     Check("resumes together", "replicas resume bit for bit", resumes_together),
 )
 SPEED = (Check("is used well", "the parts of a step's time", is_used_well),)
+
+
+def _large_batch(lab: Lab) -> list[str]:
+    return [*SHORT, f"Trainer.global_batch_size = {32 * lab.replicas}"]
+
+
+@functools.cache
+def _alone(lab: Lab) -> Run:
+    """Trains on one device, once for all checks of several devices."""
+    return lab.train("one", "digits_mlp", _large_batch(lab))
 
 
 def _resumed(lab: Lab, name: str, config: str, bindings: Sequence[str], more: Sequence[str]) -> str:
