@@ -15,7 +15,8 @@ from trainers.modes import tune as mode
 from trainers.modes.tune import Tuning, refuse_what_cannot_be_tried
 from trainers.process.signals import Preemption
 
-DIGITS = f"--gin_file={CONFIGS / 'digits_mlp.gin'}"
+DIGITS = f"--gin_file={CONFIGS / 'digits_linear.gin'}"
+FEW = ["--gin_param=Trainer.chunk_steps = 1", "--gin_param=Trainer.log_every = 10"]  # which leaves one other length
 HASTY = """
 from trainers.performance.tune import contest, trial
 
@@ -43,7 +44,7 @@ def files(folder):
 
 @pytest.mark.long
 def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(hasty, tmp_path):
-    few = [hasty, "--gin_param=Trainer.steps = 200", "--gin_param=Trainer.chunk_steps = 1"]
+    few = [hasty, "--gin_param=Trainer.steps = 20", *FEW]
     assert run(DIGITS, *few, "--workdir=run", cwd=tmp_path).returncode == 0
     before = files(tmp_path / "run")
     said, found = tune(tmp_path, DIGITS, *few)
@@ -61,7 +62,7 @@ def test_a_small_network_is_tuned_and_its_run_stays_as_it_is(hasty, tmp_path):
     (line,) = (line for line in found["lines"] if line.startswith("Trainer.chunk_steps = "))
     assert line in said
     pasted = [f"--gin_param={line}" for line in found["lines"]]
-    passed(DIGITS, *few[:2], *pasted, "--workdir=other", cwd=tmp_path)
+    passed(DIGITS, *few, *pasted, "--workdir=other", cwd=tmp_path)
 
 
 @pytest.mark.long
@@ -82,8 +83,7 @@ def test_a_source_that_is_slow_comes_first_and_what_xla_refuses_is_named(tmp_pat
 @pytest.mark.long
 def test_workers_tune_together_and_the_first_tells(hasty, tmp_path):
     files = [DIGITS, f"--gin_file={CONFIGS / 'runtime' / 'multi_worker.gin'}", hasty]
-    few = ["--gin_param=Trainer.chunk_steps = 1"]
-    done = passed("--workers=2", "--", *files, *few, "--mode=tune", "--workdir=run", cwd=tmp_path, run=launch)
+    done = passed("--workers=2", "--", *files, *FEW, "--mode=tune", "--workdir=run", cwd=tmp_path, run=launch)
     found = json.loads((tmp_path / "run" / "tune.json").read_text())
     assert found["complete"]
     assert {"compile", "chunk_steps", "microbatches", "placements"} <= {row["setting"] for row in found["tried"]}
