@@ -7,13 +7,15 @@ import pytest
 import tensorflow as tf
 
 from core.data import digits, markov, topics
+from core.distribution import mirrored
 from core.errors import ConfigurationError, NotFiniteError
-from core.optimizers import sgd
+from core.optimizers import adamw, chain, ema, sgd
 from core.random import Rng
 from core.task import Task
 from models import LanguageModel
 from models.classifiers import MlpClassifier
 from tests.commands import CONFIGS, passed, refused
+from tests.trainers.trainer_lab import make, train
 from trainers.hooks import Texts
 from trainers.hooks import texts as hooks_texts
 from trainers.hooks.texts import make_writer, readable
@@ -28,32 +30,26 @@ SHORT = [
         "warmup_cosine.warmup_steps = 1",
         "Trainer.chunk_steps = 2",
         "Trainer.log_every = 2",
-        "Trainer.evaluate_every = 4",
+        "Trainer.evaluate_every = None",
+        "Trainer.checkpoint_every = 4",
         "Texts.every = 2",
     )
 ]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Returns the folder of a short run, and its output."""
-    folder = tmp_path_factory.mktemp("trained")
-    return folder, passed(TINY, *SHORT, "--workdir=run", cwd=folder)
-
-
 @pytest.mark.long
-def test_texts_are_shown_while_a_model_trains_and_written_on_demand(trained):
-    folder, done = trained
-    shown = sorted((folder / "run" / "samples").glob("step-*.txt"))
+def test_texts_are_shown_while_a_model_trains_and_written_on_demand(tmp_path):
+    done = passed(TINY, *SHORT, "--workdir=run", cwd=tmp_path)
+    shown = sorted((tmp_path / "run" / "samples").glob("step-*.txt"))
     assert [path.name for path in shown] == ["step-000000002.txt", "step-000000004.txt"]
     for path in shown:
         assert path.read_bytes().startswith(b"The ")
         assert readable(path.read_bytes()).splitlines()[0] in done.stdout
 
     flags = [TINY, *SHORT, "--workdir=run", "--mode=sample", "--prompt=If a", "--prompt=class B:", "--samples=2"]
-    done = passed(*flags, cwd=folder)
+    done = passed(*flags, cwd=tmp_path)
     assert "4 texts of step 4" in done.stdout
-    texts = [path.read_bytes() for path in sorted((folder / "run" / "samples").glob("sample-*.txt"))]
+    texts = [path.read_bytes() for path in sorted((tmp_path / "run" / "samples").glob("sample-*.txt"))]
     assert [text.startswith(b"If a") for text in texts] == [True, True, False, False]
     assert [text.startswith(b"class B:") for text in texts] == [False, False, True, True]
     assert len(set(texts)) == 4
@@ -61,14 +57,27 @@ def test_texts_are_shown_while_a_model_trains_and_written_on_demand(trained):
 
 
 @pytest.mark.long
-def test_averages_write_on_two_replicas_as_on_one_device(trained, tmp_path):
-    params = [*SHORT, "--gin_param=chain.transforms = [@clip_by_global_norm(), @adamw(), @ema()]"]
-    texts = []
-    for name in ("one_device", "mirrored"):
-        passed(TINY, f"--gin_file={CONFIGS}/runtime/{name}.gin", *params, f"--workdir={name}", cwd=tmp_path)
-        texts.append((tmp_path / name / "samples" / "step-000000004.txt").read_bytes())
-    assert texts[0] == texts[1]
-    assert (trained[0] / "run" / "samples" / "step-000000004.txt").read_bytes() != texts[0]
+def test_averages_write_on_two_replicas_as_on_one_device(tmp_path):
+    def wrote(name, *averages, strategy=None):
+        settings = {"vocabulary": 257, "context": 16, "num_layers": 1, "size": 8, "num_heads": 1}
+        trainer = make(
+            tmp_path,
+            name,
+            task=lambda rng: LanguageModel(rng=rng, optimizer=chain(adamw(0.1), *averages), **settings),
+            source=topics("train", 16),
+            strategy=strategy,
+            steps=4,
+            chunk_steps=4,
+            log_every=None,
+            global_batch_size=4,
+            hooks=[Texts(prompts=["The "])],
+        )
+        train(trainer)
+        return (tmp_path / name / "samples" / "step-000000004.txt").read_bytes()
+
+    found = wrote("one", ema())
+    assert wrote("two", ema(), strategy=mirrored(2)) == found
+    assert wrote("without") != found
 
 
 @pytest.mark.long

@@ -20,30 +20,37 @@ from trainers.runs.__main__ import main
 
 WORDS = [
     f"--gin_file={CONFIGS}/digits_linear.gin",
-    *(f"--gin_param=Trainer.{name}_every = 50" for name in ("checkpoint", "evaluate", "log")),
+    *(f"--gin_param=Trainer.{name}_every = 10" for name in ("checkpoint", "evaluate", "log")),
 ]
 WORKERS = f"--gin_file={CONFIGS}/runtime/multi_worker.gin"
 ADDRESS = "--workdir=s3://bucket/runs/mine"
 FOLDER = "runs/s3/bucket/runs/mine"
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Returns the folder in which a run without storage has ended."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    passed(*WORDS, "--workdir=run", "--gin_param=Trainer.steps = 40", cwd=folder)
+    return folder
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("server", ["s3", "gs"], indirect=True)
-def test_a_fresh_machine_resumes_to_the_bit(server, tmp_path):
+def test_a_fresh_machine_resumes_to_the_bit(server, undisturbed, tmp_path):
     words = [*WORDS, f"--workdir={server.address}"]
     here, there, plain = (tmp_path / name for name in ("here", "there", "plain"))
     copied = there / parse_address(server.address, "address").folder
     for folder in (here, there, plain):
         folder.mkdir()
-    passed(*words, "--gin_param=Trainer.steps = 100", cwd=here, run=server.run)
+    passed(*words, "--gin_param=Trainer.steps = 20", cwd=here, run=server.run)
     shutil.rmtree(here)
-    printed = passed(*words, "--gin_param=Trainer.steps = 200", cwd=there, run=server.run).stdout
-    assert f"downloading `step-000000100` from `{server.address}`" in printed
-    assert "resuming from step 100" in printed
-    passed(*WORDS, "--workdir=run", "--gin_param=Trainer.steps = 200", cwd=plain, run=server.run)
-    assert outcome(copied) == outcome(plain / "run")
+    printed = passed(*words, "--gin_param=Trainer.steps = 40", cwd=there, run=server.run).stdout
+    assert f"downloading `step-000000020` from `{server.address}`" in printed
+    assert "resuming from step 20" in printed
+    assert outcome(copied) == outcome(undisturbed / "run")
     evaluated = passed(*words, "--mode=evaluate", cwd=plain, run=server.run).stdout
-    assert "downloading `step-000000200`" in evaluated
+    assert "downloading `step-000000040`" in evaluated
     names = sorted(name for name in server.names("bucket/runs/mine") if name.startswith("checkpoints/"))
     local = (path.relative_to(copied).as_posix() for path in (copied).rglob("step-*/*"))
     assert names == sorted(local)
@@ -73,19 +80,19 @@ def workers(python, server):
 def test_workers_in_separate_folders_resume_to_the_bit(workers, server, tmp_path):
     here, other, there, plain = folders = [tmp_path / name for name in ("here", "other", "there", "plain")]
     server.fault = lambda method, path: "busy" if "step-" in path and method == "PUT" else None
-    codes, said = workers(folders[:2], "--gin_param=Trainer.steps = 200", "--kill_after_step=50")
+    codes, said = workers(folders[:2], "--gin_param=Trainer.steps = 40", "--kill_after_step=10")
     assert codes == [-9, -9], said
     server.fault = lambda method, path: None
     assert not [name for name in server.names("bucket/runs/mine") if "step-" in name]
-    codes, said = workers(folders[:2], "--gin_param=Trainer.steps = 100")
+    codes, said = workers(folders[:2], "--gin_param=Trainer.steps = 20")
     assert codes == [0, 0], said
-    assert "resuming from step 50" in said[0]
-    assert "downloading `step-000000050`" in said[1]
-    assert {path.name for path in other.rglob("step-*")} == {"step-000000050"}  # the chief's alone has the rest
+    assert "resuming from step 10" in said[0]
+    assert "downloading `step-000000010`" in said[1]
+    assert {path.name for path in other.rglob("step-*")} == {"step-000000010"}  # the chief's alone has the rest
     shutil.rmtree(here)
-    codes, said = workers([there, other], "--gin_param=Trainer.steps = 150")
+    codes, said = workers([there, other], "--gin_param=Trainer.steps = 30")
     assert codes == [0, 0], said
-    codes, said = workers([plain, plain], "--gin_param=Trainer.steps = 150", workdir="run")
+    codes, said = workers([plain, plain], "--gin_param=Trainer.steps = 30", workdir="run")
     assert codes == [0, 0], said
     assert outcome(there / FOLDER) == outcome(plain / "run")
 
