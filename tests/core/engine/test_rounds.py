@@ -11,21 +11,13 @@ from chunk_lab import DATA, ROWS, STEPS, Training
 from core import layers
 from core.module import Module
 from core.optimizers import (
-    adam,
     adamw,
     chain,
-    dadapt_adamw,
-    dog,
-    ema,
     lbfgs,
     linear,
-    lookahead,
-    mechanic,
     muon,
-    optimistic,
     prodigy,
     reduce_on_plateau,
-    rprop,
     sam,
     schedule_free_adamw,
     sgd,
@@ -93,20 +85,12 @@ class Ruled(Task):
     """Uses optimizers that keep more than sums of gradients: counts, matrices, copies of the weights, a best."""
 
     rules = (
-        lookahead(adam(0.01), sync_period=3),
         schedule_free_adamw(linear(0.0, 0.01, steps=5)),
         chain(sgd(0.05, momentum=0.9), reduce_on_plateau(factor=0.5, patience=1)),
-        chain(adamw(0.01), ema(0.9)),
         sam(sgd(0.05)),
         shampoo(0.05),
-        muon(0.02),
         prodigy(d_0=0.01),
-        dadapt_adamw(d_0=0.01),
-        dog(initial_distance=0.01),
-        mechanic(sgd(0.1), initial_scale=0.1),
-        rprop(0.01),
         lbfgs(0.05, memory_size=3),
-        chain(sgd(0.05), optimistic()),
     )
 
     def __init__(self, *, rng):
