@@ -15,7 +15,7 @@ from models.classifiers.mlp import MlpClassifier
 from tests.core.estimate.test_spread import MEGATRON, spread
 from tests.models.language.test_on_meshes import SEQUENCE
 
-ROWS, TIME, SIZE, BLOCKS = 8, 32, 32, 2
+ROWS, TIME, SIZE, BLOCKS = 8, 32, 64, 1
 PADDED = 4096
 
 
