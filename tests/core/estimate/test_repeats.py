@@ -10,16 +10,42 @@ from core.distribution.shapes_only import shapes_only
 from core.engine import Progress, TrainStep, assemble, assemble_task, make_chunk
 from core.estimate import Repeats, on_replicas
 from core.estimate.figures import Figures
+from core.layers import LayerNorm, Linear, Residual, Sequential, gelu, recompute
 from core.optimizers import adamw, chain, clip_by_global_norm
 from core.random import Rng
+from core.task import Loss, Task, Update
 from core.testing import on_virtual_cpus
 from models import LanguageModel
+
+ROWS, SIZE = 64, 128
+
+
+class Deep(Task):
+    """Six equal blocks, which recompute."""
+
+    def __init__(self, *, rng):
+        super().__init__()
+        self.blocks = [self._block(rng.fold(i)) for i in range(6)]
+
+    def phases(self):
+        rule = chain(clip_by_global_norm(1.0), adamw(0.1))
+        return [Update("net", loss=self.loss, trains=self, optimizer=rule)]
+
+    def loss(self, batch, rng):
+        x = batch["x"]
+        for block in self.blocks:
+            x = block(x)
+        return Loss(tf.reduce_sum(tf.square(x), 1))
+
+    def _block(self, rng):
+        up, down = Linear(SIZE, 4 * SIZE, rng=rng.fold("up")), Linear(4 * SIZE, SIZE, rng=rng.fold("down"))
+        return recompute(Residual(Sequential([LayerNorm(SIZE), up, gelu, down])))
 
 
 def measured(task, strategy, microbatches):
     with shapes_only():
         assembly = assemble(lambda: task, strategy)
-    batch = {key: tf.TensorSpec([microbatches, 4, 65], tf.int32) for key in ("tokens", "document", "bytes")}
+    batch = {"x": tf.TensorSpec([microbatches, ROWS, SIZE])}
     step = TrainStep(assembly, batch, seed=0, steps=10)
     progress = Progress({name: spec.sums_of_update for name, spec in step.specs.items()})
     stacked = {key: tf.TensorSpec([1, *x.shape], x.dtype) for key, x in batch.items()}
@@ -36,12 +62,17 @@ def model(*, no_decay=(), **kwargs):
 
 @pytest.mark.long
 def test_all_blocks_are_counted():
-    strategy = on_virtual_cpus(1)
+    strategy, seen = on_virtual_cpus(1), []
     with shapes_only():
-        task = assemble_task(lambda: model(recompute=True), strategy)
-    found = Repeats(task).counted(lambda: measured(task, strategy, 2))
-    whole = measured(task, strategy, 2)
-    assert len(task.net.blocks) == 6
+        task = assemble_task(lambda: Deep(rng=Rng.from_seed(0)), strategy)
+
+    def measure():
+        seen.append(len(task.blocks))
+        return measured(task, strategy, 2)
+
+    found = Repeats(task).counted(measure)
+    whole = measure()
+    assert seen == [2, 3, 6]
     assert found.standing == whole.standing
     assert dict(found.held) == pytest.approx(dict(whole.held), rel=0.02, abs=100_000)
 
