@@ -1,5 +1,6 @@
 """`benchmarks.peers`: its tables, its rounds, and hand-written programs that train as Tapeloop does."""
 
+import functools
 import importlib
 import math
 
@@ -148,7 +149,11 @@ def test_segments_of_ours_last_long_enough():
 
 SMALL = {
     "conv": ["Trainer.global_batch_size = 8"],
-    "transformer": ["LanguageModel.context = 32", "LanguageModel.size = 32"],
+    "transformer": ["LanguageModel.context = 16", "LanguageModel.size = 32", "LanguageModel.num_layers = 2"],
+    "cyclegan": [
+        *("CycleGan.image_shape = [16, 16, 3]", "CycleGan.width = 8", "CycleGan.blocks = 1"),
+        "CycleGan.discriminator_channels = [4, 8]",
+    ],
 }
 
 
@@ -159,9 +164,9 @@ def small(monkeypatch, tmp_path):
         "mlp": lambda: levels(90, 784),
         "softmax": lambda: levels(90, 784),
         "conv": lambda: coloured(20, 32),
-        "transformer": lambda: tokens(40, 32, 256),
+        "transformer": lambda: tokens(40, 16, 256),
         "dcgan": lambda: coloured(90, 32),
-        "cyclegan": lambda: two_domains(20, 64),
+        "cyclegan": lambda: two_domains(20, 16),
     }
     for name, data in few.items():
         monkeypatch.setitem(WORKS, name, WORKS[name]._replace(data=data, chunk=2, log=2, check=4, order=8))
@@ -202,6 +207,8 @@ def test_gans_by_hand_train_as_tapeloop_does(name, small, tmp_path, monkeypatch)
     (tmp_path / name).mkdir()
     work, loss = ours_on(tmp_path / name, tmp_path / "run", monkeypatch)
     by_hand = importlib.import_module("benchmarks.peers.programs.by_hand")
+    sizes = by_hand.gans.Sizes(size=16, width=8, blocks=1, d_channels=(4, 8))
+    monkeypatch.setattr(by_hand.gans, "SIZES", sizes)
     advance = by_hand.looped(work, jit=None)
     assert measured(work, advance, seconds=0.0)["loss"] == pytest.approx(loss, rel=2e-3)
 
@@ -216,6 +223,9 @@ def test_by_hand_and_jax_train_as_tapeloop_does(name, small, tmp_path, monkeypat
     assert np.unique(work.order).tolist() == list(range(examples))  # the order of training visits all examples
     by_hand = importlib.import_module("benchmarks.peers.programs.by_hand")
     in_jax = importlib.import_module("benchmarks.peers.programs.in_jax")
+    for nets in ("hand_nets", "jax_nets"):
+        module = importlib.import_module(f"benchmarks.peers.programs.{nets}")
+        monkeypatch.setitem(module.LOSSES, "transformer", functools.partial(module.transformer, blocks=2))
     advances = [by_hand.looped(work, jit=None), by_hand.handed_indices(work, once=False), in_jax.fed(work)]
     for advance in advances[:: 1 if name != "conv" else 2]:
         assert measured(work, advance, seconds=0.0)["loss"] == pytest.approx(loss, rel=2e-5)
