@@ -1,5 +1,7 @@
 """Memory that a dry run estimates, against a fresh process that trains with the real command."""
 
+import os
+
 import pytest
 
 from benchmarks import estimates
@@ -16,11 +18,18 @@ def test_page_has_every_configuration_that_trains_here():
     assert all(0.85 <= float(row[-1]) <= 2 for row in times)  # a bound is as exact as the speeds measured for it
 
 
+# One block on more rows: a step that can be told from what a process needs anyway, and few operations to trace.
+LARGER = ["LanguageModel.num_layers = 1", "Trainer.global_batch_size = 96"]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["digits_gan", "text_nano"])
-def test_process_takes_as_much_as_the_dry_run_estimated(name, monkeypatch):
-    monkeypatch.setattr(estimates, "MOST_STEPS", 10)
+@pytest.mark.parametrize(("name", "changes"), [("digits_gan", []), ("text_nano", LARGER)], ids=["little", "large"])
+def test_process_takes_as_much_as_the_dry_run_estimated(name, changes, monkeypatch):
+    monkeypatch.setattr(estimates, "MOST_STEPS", 2)
+    monkeypatch.setattr(estimates, "_planted", lambda name, folder: changes)
     found = compared(name)
     assert found["said_peak"] == pytest.approx(found["peak"], rel=0.15)
-    if found["step"] > LARGE:
+    assert (found["step"] > LARGE) == (changes == LARGER)
+    # Other kernels use a fifth more memory while they compute.
+    if changes == LARGER and os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0":
         assert found["said_step"] == pytest.approx(found["step"], rel=0.25)
