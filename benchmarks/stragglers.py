@@ -26,7 +26,7 @@ TRIED = 20  # products, to time one step
 LOCAL_STEPS = 10
 LOGGED = 40 * ROWS  # rows of a metric line, at least, and so many seconds: all workers have to reach each line
 LOGGED_SECONDS = 3.0
-LEAST_SECONDS = 3.0  # of a turn
+LEAST_SECONDS = 3.0  # of a turn, and of the trial
 MULTI_WORKER = "configs/runtime/multi_worker.gin"
 PARAMETER_SERVER = "configs/runtime/parameter_server.gin"
 
@@ -149,7 +149,7 @@ def _seconds_of(products: int) -> float:
     settings = {"Work.products": products, "Trainer.global_batch_size": ROWS, "Trainer.log_every": 5}
     with running([], settings) as run:
         run.speed(1.0)  # it has started and warmed up
-        return run.cpu_seconds(3.0)
+        return run.cpu_seconds(LEAST_SECONDS)
 
 
 if __name__ == "__main__":

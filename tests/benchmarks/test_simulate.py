@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import pages
+from benchmarks import pages, running
 from benchmarks.chart import Panel, svg
 from benchmarks.simulate import fit, here, model, published, report
 from benchmarks.simulate import measure as measuring
@@ -28,6 +28,7 @@ from benchmarks.simulate.model import (
     slowest,
     step_seconds,
 )
+from tests.benchmarks import forks
 from tests.commands import CHECKOUT, environment
 
 LINK = Link(latency=0.25, bandwidth=8.0)
@@ -192,6 +193,7 @@ def test_help_needs_no_tensorflow():
 
 @pytest.mark.long
 def test_measuring_resumes_where_it_was_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "subprocess", forks)
     monkeypatch.setattr(measuring, "SECONDS", 0.2)
     monkeypatch.setitem(measuring.HOW, "apart", lambda size: 1.0)
     points = [(how, measuring.Size(1, 0)) for how in ("replicas", "apart")]

@@ -9,13 +9,14 @@ from statistics import median
 
 import pytest
 
-from benchmarks import stragglers
+from benchmarks import running, stragglers
 from benchmarks.machine import machine
 from benchmarks.simulate import here, straggling
 from benchmarks.simulate.__main__ import MEASURED
 from benchmarks.simulate.measure import Size
 from benchmarks.simulate.model import Job, Link, Servers, local_step_seconds, step_seconds
 from benchmarks.slowed import due, slowed
+from tests.benchmarks import forks
 from tests.commands import CHECKOUT, environment
 
 RUN = {"products": 4, "even": [100.0, 80.0, 90.0], "slow": [20.0, 24.0, 27.0]}  # 0.2, 0.3 and 0.3 are kept
@@ -120,8 +121,9 @@ def test_help_needs_no_tensorflow():
 @pytest.mark.long
 def test_real_runs_are_measured_in_one_round_of_short_steps(tmp_path, monkeypatch):
     modes = [f"local steps, {stragglers.LOCAL_STEPS} a round", "asynchronous"]
-    for name, value in {"LOGGED_SECONDS": 0.6, "LOGGED": 20 * stragglers.ROWS, "LEAST_SECONDS": 0.5}.items():
+    for name, value in {"LOGGED_SECONDS": 0.06, "LOGGED": 20 * stragglers.ROWS, "LEAST_SECONDS": 0.1}.items():
         monkeypatch.setattr(stragglers, name, value)
+    monkeypatch.setattr(running, "subprocess", forks)
     monkeypatch.setattr(stragglers.signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["stragglers", "--rounds=1", "--ms", "3", "--picture=p.svg", "--only", *modes])
     monkeypatch.chdir(tmp_path)
