@@ -28,10 +28,21 @@ SMALLER = {  # shipped files as pages' commands get them in tests
         ("Texts.every = 200", ""),
         ('Texts.prompts = ["The "]', ""),
     ],
+    "configs/text_lstm.gin": [("num_layers = 2", "num_layers = 1"), ("context = 128", "context = 16")],
+    "configs/text_bert.gin": [("size = 128", "size = 16"), ("context = 128", "context = 16")],
+    "examples/byol/byol.gin": [("steps = 600", "steps = 60\nByol.channels = [4, 8]\nByol.size = 8")],
+    "examples/cart_pole/cart_pole.gin": [("steps = 600", "steps = 60\nCartPole.horizon = 4")],
+    "examples/catch/catch.gin": [("steps = 300", "steps = 60\nCatch.moves = 3")],
     "examples/inner_loop/inner_loop.gin": [("steps = 600", "steps = 60")],
     "examples/jax_net/jax_net.gin": [("steps = 600", "steps = 100")],
     "examples/mean_teacher/mean_teacher.gin": [("steps = 600", "steps = 60")],
+    "examples/pcgrad/pcgrad.gin": [("steps = 600", "steps = 60")],
     "examples/ring/ring.gin": [("steps = 2000", "steps = 100")],
+    "examples/segmentation/segmentation.gin": [("steps = 300", "steps = 40\nSegmentation.channels = [4, 8]")],
+    "examples/speech/speech.gin": [
+        ("steps = 400", "steps = 60\nSpeech.size = 8"),
+        ("test/utterances.count = 512", "test/utterances.count = 64\nutterances.count = 256"),
+    ],
     "examples/spiral/spiral.gin": [("steps = 1000", "steps = 200")],
 }
 PART = re.compile(r"<!-- part of: (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
