@@ -69,7 +69,9 @@ def _open(
         "seeds": {over.name: str(over) for over in search.seeds},
         "configuration": dict(bindings),
     }
-    before, trials = study.user_attrs.get(ABOUT), study.get_trials(deepcopy=False)
+    # In this order: another process that is beginning the same search describes it before its first trial.
+    trials = study.get_trials(deepcopy=False)
+    before = study.user_attrs.get(ABOUT)
     if before is None and trials:
         raise _other(search, "wasn't made by this command")
     if before is not None:

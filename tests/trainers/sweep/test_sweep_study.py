@@ -96,6 +96,31 @@ def test_processes_that_begin_at_once_make_one_study():
     assert len(optuna.get_all_study_names(DATABASE)) == 1
 
 
+def test_search_that_another_process_begins_between_two_reads_is_joined(monkeypatch):
+    begun = []
+
+    def before_the_other_begins(read):
+        def reading(*arguments, **settings):
+            found = read(*arguments, **settings)
+            if not begun:
+                begun.append(True)
+                other = study(RATE, "--trials=2")
+                with other.claimed():
+                    other.next()
+            return found
+
+        return reading
+
+    for name, kind, read in (
+        ("get_trials", lambda x: x, optuna.Study.get_trials),
+        ("user_attrs", property, optuna.Study.user_attrs.fget),
+    ):
+        monkeypatch.setattr(optuna.Study, name, kind(before_the_other_begins(read)))
+    study(RATE, "--trials=2")
+    assert opened().trials
+    assert len(optuna.get_all_study_names(DATABASE)) == 1
+
+
 @pytest.mark.long
 def test_trial_of_a_killed_process_is_repeated_in_its_folder():
     words = [RATE, SEEDS, "--trials=1"]
