@@ -42,8 +42,8 @@ def one_of_each_task():
 # test_cyclegan_replicas.py compares one run with these corners and with placements, test_stylegan2.py with two of each.
 ELSEWHERE = {"CycleGan", "StyleGan2"}
 TASKS = {name: path for name, path in one_of_each_task().items() if name not in ELSEWHERE}
-# Replicas and microbatches, if not two of each. What mixes rows is compared at equal microbatches: one such task,
-# SimCLR, has two.
+# Replicas and microbatches, if not two of each. Tasks that mix rows are compared at equal microbatches; SimCLR, one of
+# them, has two.
 CORNERS = {
     "AirbenchClassifier": (2, 1),
     "Ddpm": (2, 1),
