@@ -79,14 +79,18 @@ def storage(server, monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Puts the cases of a test in the order of their names.
+    """Puts tests that wait first, beside which others compute, and the cases of a test in the order of their names.
 
     pytest-xdist runs nothing if two of its workers collect in different orders, as they do with sets.
     """
     first = {}
     for item in items:
         first.setdefault(item.nodeid.partition("[")[0], len(first))
-    items.sort(key=lambda item: (first[item.nodeid.partition("[")[0]], item.nodeid))
+
+    def place(item):
+        return not item.get_closest_marker("waits"), first[item.nodeid.partition("[")[0]], item.nodeid
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish():

@@ -169,6 +169,7 @@ MEMORY = {  # the quick one first: for room for a tensor TensorFlow waits up to 
 }
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("name", first_and_the_long(MEMORY))
 def test_out_of_memory_names_what_there_was_no_room_for(name, tmp_path):
     parts, says = MEMORY[name]

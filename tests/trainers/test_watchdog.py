@@ -26,6 +26,7 @@ class Hangs(Hook):
 """
 
 
+@pytest.mark.waits
 @pytest.mark.long
 def test_a_hook_that_hangs_ends_the_run_with_6(tmp_path):
     hook = ("--gin_param=Trainer.hooks = [@Hangs()]", "--gin_param=Hangs.every = 10")

@@ -12,6 +12,8 @@ from core.cluster.heartbeat import Heartbeat
 from core.cluster.topology import Cluster
 from core.errors import PeerLostError
 
+pytestmark = pytest.mark.waits
+
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_named_by_all_survivors(start, victim):

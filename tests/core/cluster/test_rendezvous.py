@@ -11,6 +11,8 @@ from core.cluster.heartbeat import Heartbeat
 from core.cluster.topology import Cluster
 from core.errors import PeerLostError
 
+pytestmark = pytest.mark.waits
+
 
 def test_single_worker_needs_no_rendezvous_and_no_port():
     (address,) = addresses(1)

@@ -20,6 +20,8 @@ from core.cluster.server_process import Duty
 from core.cluster.topology import ServedCluster
 from core.errors import ConfigurationError, PeerLostError
 
+pytestmark = pytest.mark.waits
+
 JOBS = ("chief", "ps", "worker", "worker")
 CHIEF, PS, WORKER, OTHER = range(4)
 SECRET = "the run's own"

@@ -20,6 +20,8 @@ from core.cluster.heartbeat import Heartbeat
 from core.cluster.topology import Cluster
 from core.errors import PeerLostError
 
+pytestmark = pytest.mark.waits
+
 SECRET = "the run's own"
 
 

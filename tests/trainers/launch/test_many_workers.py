@@ -72,7 +72,7 @@ def start(cwd, *flags):
     ("number", "how"),
     [
         (signal.SIGKILL, "was killed"),
-        pytest.param(signal.SIGSTOP, "hasn't been heard of", marks=pytest.mark.long),
+        pytest.param(signal.SIGSTOP, "hasn't been heard of", marks=[pytest.mark.long, pytest.mark.waits]),
     ],
 )
 def test_a_lost_worker_ends_the_run_and_is_named(number, how, tmp_path):

@@ -90,6 +90,7 @@ def test_sigterm_while_tensorflow_connects_is_handled_and_forwarded(delay, begun
     assert ") ended: it was stopped by a signal. Start all workers again" in said[0]
 
 
+@pytest.mark.waits
 @pytest.mark.long
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_worker_that_dies_while_tensorflow_connects_is_not_waited_for_without_end(lost, begun):

@@ -19,6 +19,8 @@ from trainers.storage.mirror import Mirror, stored
 from trainers.storage.owner import read_owner
 from trainers.workdir import Workdir
 
+pytestmark = pytest.mark.waits
+
 ADDRESS = parse_address("s3://bucket/runs/mine", "--workdir")
 
 
