@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -43,7 +44,7 @@ class Popen:
             os.kill(self.pid, number)
 
     def kill(self):
-        os.kill(self.pid, 9)
+        self.send_signal(signal.SIGKILL)
 
 
 STDOUT, TimeoutExpired = subprocess.STDOUT, TimeoutError

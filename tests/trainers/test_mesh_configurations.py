@@ -21,14 +21,11 @@ SMALL = {
     **TINY,
     "digits_conditional_gan": TINY["digits_gan"],
     "digits_dcgan": ("dcgan_networks.channels = [4, 8]", "Gan.latent_size = 4"),
-    "digits_edm": (*TINY["digits_edm"], "diffusion_mlp.blocks = 1"),
     "digits_pix2pix": (
         "Pix2Pix.generator_channels = [4, 8]",
         "Pix2Pix.discriminator_channels = [4]",
         "Pix2Pix.l1_weight = 1.0",
     ),
-    "digits_stylegan2": (*CHANGES["digits_stylegan2"], "StyleGan2.mapping_layers = 1"),
-    "digits_vit": ("ViTClassifier.size = 8", "ViTClassifier.num_layers = 1", "ViTClassifier.num_heads = 2"),
 }
 # `digits_flow` is a `digits_edm` with another formulation, `digits_conditional_gan` a `digits_gan` with more in it and
 # the same layouts. `tests/models/language/test_on_meshes.py` trains both shapes of language model, and `text_tiny` by
@@ -82,8 +79,11 @@ def test_evaluation_that_cannot_be_on_a_mesh_is_refused(tmp_path):
         Evaluator(experiment, experiment.eval_source).evaluate()
 
 
+LATE = {"digits_resnet", "digits_stylegan2", "digits_vit"}  # after seconds of tracing
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["digits_resnet", "digits_stylegan2", "digits_vit"])
+@pytest.mark.parametrize("name", sorted(LATE))
 def test_step_that_cannot_be_on_a_mesh_is_refused_once_it_is_traced(name, tmp_path, monkeypatch):
     monkeypatch.setitem(resnet.BLOCKS, 18, (1,))
     subject = configured(CONFIGS / f"{name}.gin", tmp_path, SMALL.get(name, ()))
@@ -100,7 +100,7 @@ ELSEWHERE = ("cyclegan", "digits_gan_by_batch_size", "digits_gan_sampling_on_eve
     "name",
     [
         pytest.param(name, marks=pytest.mark.long if name in ELSEWHERE else [])
-        for name in sorted({*REFUSED_ON_MESHES} - {"digits_ddpm", "digits_resnet", "digits_stylegan2", "digits_vit"})
+        for name in sorted({*REFUSED_ON_MESHES} - {"digits_ddpm"} - LATE)
     ],
 )
 def test_configuration_that_cannot_be_on_a_mesh_is_refused(name, tmp_path):

@@ -21,7 +21,7 @@ ROWS, SIZE = 64, 128
 
 
 class Deep(Task):
-    """Six equal blocks, which recompute."""
+    """Has six equal blocks, which recompute."""
 
     def __init__(self, *, rng):
         super().__init__()

@@ -16,7 +16,7 @@ from core.testing import assemble, on_virtual_cpus
 from models import CycleGan
 from tests.core.engine.engine_lab import assert_same, train
 
-ROWS, SIZE, POOL, STEPS = 4, 16, 1, 2
+ROWS, SIZE, POOL, STEPS = 4, 16, 3, 2
 # A gradient of convolutions adds up thousands of terms, in another order for each number of replicas and processor.
 NORMS = 1e-5
 RANDOM = np.random.RandomState(0)
