@@ -59,10 +59,14 @@ def processor_seconds() -> float:
 def _living_seconds(process: str) -> float:
     """Returns the processor seconds of a process's living children and theirs; zero if the system doesn't list them."""
     total = 0.0
-    for listed in Path("/proc", process, "task").glob("*/children"):
+    threads = f"/proc/{process}/task"  # `pathlib` would take a hundredth of the suite's time
+    for thread in os.listdir(threads) if os.path.isdir(threads) else ():
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            for child in listed.read_text().split():
-                # Processor time of the process, and of its ended children; its name may have spaces.
-                ticks = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()[11:15]
+            with open(f"{threads}/{thread}/children") as listed:
+                children = listed.read().split()
+            for child in children:
+                with open(f"/proc/{child}/stat") as stat:
+                    # Processor time of the process, and of its ended children; its name may have spaces.
+                    ticks = stat.read().rpartition(")")[2].split()[11:15]
                 total += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + _living_seconds(child)
     return total
