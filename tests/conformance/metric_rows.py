@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy
 import tensorflow as tf
-from scipy import stats
 
 from core import metrics
 
@@ -96,7 +96,7 @@ def in_balls(features: np.ndarray) -> np.ndarray:
 
 
 def perplexity(codes: np.ndarray, _: np.ndarray, w: np.ndarray) -> float:
-    return float(np.exp(stats.entropy([w[codes == code].sum() for code in range(5)])))
+    return float(np.exp(scipy.stats.entropy([w[codes == code].sum() for code in range(5)])))
 
 
 def pairwise_auc(scores: np.ndarray, labels: np.ndarray, w: np.ndarray) -> float:

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import scipy
 import tensorflow as tf
-from scipy import stats
 
 from core.module import named_variables
 from core.optimizers import adam
@@ -49,7 +49,7 @@ def by_definition(task, noise):
     """Returns log p(x|z) and the divergence of each image, for z = μ + σ · noise, in float64."""
     mean, log_std = np.split(perceptron(task.encoder, 2.0 * LIT.reshape(8, 9) / LEVELS - 1.0), 2, axis=1)
     p = 1.0 / (1.0 + np.exp(-perceptron(task.decoder, mean + np.exp(log_std) * noise)))
-    likelihood = stats.binom.logpmf(LIT.reshape(8, 9), LEVELS, p).sum(1)
+    likelihood = scipy.stats.binom.logpmf(LIT.reshape(8, 9), LEVELS, p).sum(1)
     return likelihood, 0.5 * (mean**2 + np.exp(2 * log_std) - 1 - 2 * log_std).sum(1)
 
 
@@ -84,12 +84,12 @@ def test_bound_is_below_the_evidence():
     """Uses quadrature over a one-dimensional latent: the evidence, the divergence and the bound that draws estimate."""
     task = moderate(latent_size=1)
     z = np.linspace(-30.0, 30.0, 12001)
-    prior = stats.norm.logpdf(z)
+    prior = scipy.stats.norm.logpdf(z)
     logits = perceptron(task.decoder, z[:, None])
-    each = stats.binom.logpmf(LIT.reshape(8, 1, 9), LEVELS, 1.0 / (1.0 + np.exp(-logits))).sum(-1)
+    each = scipy.stats.binom.logpmf(LIT.reshape(8, 1, 9), LEVELS, 1.0 / (1.0 + np.exp(-logits))).sum(-1)
     evidence = np.log(np.trapezoid(np.exp(each + prior), z, axis=1))
     mean, log_std = (x.numpy().astype("float64") for x in task.posterior(BATCH["image"]))
-    q = stats.norm.pdf(z, mean, np.exp(log_std))
+    q = scipy.stats.norm.pdf(z, mean, np.exp(log_std))
     divergence = np.trapezoid(q * (np.log(np.maximum(q, 1e-300)) - prior), z, axis=1)
     np.testing.assert_allclose(task.evaluate(BATCH).metrics["divergence"], divergence, rtol=1e-4)
     exact = np.trapezoid(q * each, z, axis=1) - divergence

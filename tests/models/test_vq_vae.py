@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 import pytest
+import scipy
 import tensorflow as tf
-from scipy import stats
 
 from core.optimizers import adam
 from core.random import Rng
@@ -40,7 +40,7 @@ def test_loss_is_the_error_of_a_pixel_and_the_distance_to_the_code(name):
     loss = task.evaluate(BATCH)
     np.testing.assert_allclose(loss.metrics["error"], error, rtol=1e-5)
     np.testing.assert_allclose(loss.per_example, error + apart, rtol=1e-5)
-    used = np.exp(stats.entropy(np.bincount(codes.ravel())))
+    used = np.exp(scipy.stats.entropy(np.bincount(codes.ravel())))
     np.testing.assert_allclose(loss.metrics["codes"].result(), used, rtol=1e-5)
 
 

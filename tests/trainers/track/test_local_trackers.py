@@ -6,13 +6,9 @@ import subprocess
 import sys
 import tempfile
 
-os.environ.setdefault("TRACKIO_DIR", tempfile.mkdtemp())  # trackio reads it once, when it is imported
-
 import numpy as np
 import pytest
-import trackio
 from PIL import Image
-from trackio.sqlite_storage import SQLiteStorage
 
 from core.errors import ConfigurationError
 from core.telemetry import JsonLines
@@ -23,12 +19,20 @@ from trainers.track.__main__ import main
 from trainers.track.mirror import Mirror
 
 TRACKERS = ("trackio", "wandb")
+os.environ.setdefault("TRACKIO_DIR", tempfile.mkdtemp())  # trackio reads it once, when it is imported
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """The end of a run waits as long as a slow machine takes."""
     monkeypatch.setattr(track, "ENDING", 600.0)
+
+
+def stored():
+    """Returns trackio's own reader. Few processes run its tests, and its import takes a second."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage
 
 
 def wandb_prints(path, *flags):
@@ -42,7 +46,7 @@ def wandb_prints(path, *flags):
 def read(to, path, project):
     """Returns {metric: [(step, value), ...]} as the tracker's own reader has it."""
     if to == "trackio":
-        rows = SQLiteStorage.get_logs(project, run_id=id_of(path, to))
+        rows = stored().get_logs(project, run_id=id_of(path, to))
     else:
         records = map(json.loads, wandb_prints(path))
         rows = [record["history"]["item"] for record in records if record["type"] == "history"]
@@ -56,6 +60,8 @@ def read(to, path, project):
 def described(to, path, project):
     """Returns the configuration with the state, and the bytes of the only image."""
     if to == "trackio":
+        import trackio
+
         (run,) = (run for run in trackio.Api().runs(project) if run.id == id_of(path, to))
         ((_, image),) = read(to, path, project)["samples"]
         return run.config, (trackio.utils.MEDIA_DIR / image["file_path"]).read_bytes()
@@ -88,8 +94,8 @@ def test_a_tracker_gets_the_folder_of_a_run_once(to, tmp_path, capsys):
     assert found["checkpoint"] == str(path / "checkpoints" / "step-000000300")
     assert image == (path / "samples" / "step-000000100.png").read_bytes()
     if to == "trackio":
-        (artifact,) = SQLiteStorage.list_artifacts(project)
-        manifest = SQLiteStorage.get_artifact_manifest(project, artifact["name"], "latest")["manifest"]
+        (artifact,) = stored().list_artifacts(project)
+        manifest = stored().get_artifact_manifest(project, artifact["name"], "latest")["manifest"]
         assert [entry["ref"] for entry in manifest] == [(path / "checkpoints" / "step-000000300" / "weights").as_uri()]
     else:
         (artifact,) = (record["artifact"] for record in map(json.loads, wandb_prints(path)) if "artifact" in record)
@@ -168,7 +174,7 @@ def test_a_run_is_copied_while_it_lasts_and_resumes_under_its_id(to, tmp_path):
 @pytest.mark.parametrize("to", TRACKERS)
 def test_a_run_warns_once_of_a_tracker_that_cannot_write(to, tmp_path):
     project = "blocked"
-    blocked = SQLiteStorage.get_project_db_path(project) if to == "trackio" else tmp_path / "run" / "wandb" / "x"
+    blocked = stored().get_project_db_path(project) if to == "trackio" else tmp_path / "run" / "wandb" / "x"
     blocked.parent.parent.mkdir(parents=True, exist_ok=True)
     if to == "trackio":
         blocked.mkdir(parents=True)  # in place of the database

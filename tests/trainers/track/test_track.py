@@ -14,7 +14,6 @@ import time
 import urllib.request
 
 import pytest
-from mlflow import MlflowClient
 
 from core.errors import ConfigurationError, NoRoomError
 from core.telemetry import JsonLines, Telemetry
@@ -35,9 +34,16 @@ def store(tmp_path, monkeypatch):
     return f"file:{tmp_path / 'mlruns'}"
 
 
+def client_of(url):
+    """Returns MLflow's own client. Few processes run its tests, and its import takes seconds."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(url)
+
+
 def history(url, path, name):
     """Returns the (step, value) pairs that MLflow has of a metric."""
-    client = MlflowClient(url)
+    client = client_of(url)
     return sorted((point.step, point.value) for point in client.get_metric_history(id_of(path), name))
 
 
@@ -56,7 +62,7 @@ def test_mlflow_gets_the_folder_of_a_run_once(store, tmp_path, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said == [f"{path}: {n} values sent to mlflow, as run {id_of(path)}" for n in (3, 0, 0)]
 
-    client = MlflowClient(store)
+    client = client_of(store)
     found = client.get_run(id_of(path))
     assert history(store, path, "eval/loss") == [*LOSSES.items()]
     assert (found.info.run_name, found.info.status) == ("a", "FINISHED")
@@ -82,7 +88,7 @@ def test_mlflow_gets_the_folder_of_a_run_once(store, tmp_path, capsys):
 def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
     path = write_run(tmp_path / "a")
     copy = Mirror(path, "mlflow", store)
-    log_batch, calls = MlflowClient.log_batch, []
+    log_batch, calls = type(client_of(store)).log_batch, []
 
     def failing(self, run_id, metrics=(), **more):
         calls.append(metrics)
@@ -91,7 +97,7 @@ def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
         return log_batch(self, run_id, metrics=metrics, **more)
 
     monkeypatch.setattr(mlflow, "MOST_METRICS", 1)
-    monkeypatch.setattr(MlflowClient, "log_batch", failing)
+    monkeypatch.setattr("mlflow.MlflowClient.log_batch", failing)
     with pytest.raises(OSError, match="disk full"):
         copy.sync()
     began = id_of(path)
@@ -116,7 +122,7 @@ def tracked(tmp_path, url=None, *, to="mlflow", project=None, steps=40, resumes=
 def test_a_run_is_copied_while_it_lasts_and_resumes_under_its_id(store, tmp_path):
     trainer, notes = tracked(tmp_path, store)
     path = trainer.workdir.path
-    found = MlflowClient(store).get_run(id_of(path))
+    found = client_of(store).get_run(id_of(path))
     assert [step for step, _ in history(store, path, "train/step_seconds")] == [20, 40]
     assert found.info.status == "FINISHED"
     assert found.data.tags["checkpoint"].endswith("step-000000040")
@@ -224,7 +230,7 @@ def test_an_error_of_the_run_is_its_status(store, tmp_path):
     trainer = idle(make(tmp_path, hooks=[Broken(to="mlflow", url=store)]))
     with pytest.raises(RuntimeError, match="broken"):
         trainer.train(Telemetry([JsonLines(trainer.workdir.metrics, 0)]))
-    assert MlflowClient(store).get_run(id_of(trainer.workdir.path)).info.status == "FAILED"
+    assert client_of(store).get_run(id_of(trainer.workdir.path)).info.status == "FAILED"
 
 
 def test_mistakes_are_refused(tmp_path, monkeypatch, capsys):
@@ -289,7 +295,7 @@ def test_a_server_that_dies_misses_nothing(mlflow_server, tmp_path, capsys):
     start()
     trainer, notes = tracked(tmp_path, url)
     path = trainer.workdir.path
-    found = MlflowClient(url).get_run(id_of(path))
+    found = client_of(url).get_run(id_of(path))
     assert (found.info.status, [text for text in notes if "mlflow" in text]) == ("FINISHED", [])
     kill()
     _, notes = tracked(tmp_path, url, steps=100, resumes=True)
