@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
+import scipy
 import tensorflow as tf
 
 from core import metrics

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import scipy.ndimage
+import scipy
 import tensorflow as tf
 
 from core.random import Rng

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-import scipy.signal
+import scipy
 import tensorflow as tf
 
 from core.distribution.shapes_only import made, shapes_only

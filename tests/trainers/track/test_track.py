@@ -22,7 +22,7 @@ from tests.trainers.trainer_lab import idle, make, newest
 from tests.written_runs import LOSSES, write_run
 from trainers.hooks import track
 from trainers.launch.commands import free_ports
-from trainers.track import mirror, mlflow
+from trainers.track import mirror
 from trainers.track.__main__ import main
 from trainers.track.mirror import Mirror
 
@@ -96,7 +96,7 @@ def test_an_interrupted_copy_is_completed(store, tmp_path, monkeypatch):
             raise OSError("disk full")
         return log_batch(self, run_id, metrics=metrics, **more)
 
-    monkeypatch.setattr(mlflow, "MOST_METRICS", 1)
+    monkeypatch.setattr("trainers.track.mlflow.MOST_METRICS", 1)
     monkeypatch.setattr("mlflow.MlflowClient.log_batch", failing)
     with pytest.raises(OSError, match="disk full"):
         copy.sync()
