@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -113,9 +114,9 @@ def read_manifest(path: Path) -> Manifest:
     """Returns the manifest of the checkpoint at `path`. A damaged manifest raises a `DamagedError`."""
     with _damage_told():
         with plain_file(path / MANIFEST) as stream:
-            text = stream.read(_MOST_BYTES + 1)
-        _expect(len(text) <= _MOST_BYTES, "size", f"more than {_MOST_BYTES:,} bytes")
-        content = json.loads(text)
+            size = os.fstat(stream.fileno()).st_size
+            _expect(size <= _MOST_BYTES, "size", f"more than {_MOST_BYTES:,} bytes")
+            content = json.loads(stream.read())
         if not isinstance(content, dict) or content.pop("sha256", None) != _content_sha256(content):
             raise DamagedError(f"`{MANIFEST}` is not as it was written")
         manifest = _parsed(path, content)
