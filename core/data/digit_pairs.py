@@ -67,6 +67,11 @@ def digit_pairs(split: Literal["train", "test"] = "train", *, paired: bool = Tru
 
 def thick_and_coloured(plain: Levels) -> Levels:
     """Converts grey images of A, [n, 32, 32], to images of B, [n, 32, 32, 3]."""
+    parts = np.array_split(plain, len(plain) // 100 + 1)  # all at once would take 150 MB
+    return np.concatenate([_converted(part) for part in parts])
+
+
+def _converted(plain: Levels) -> Levels:
     grey = plain.astype(np.float64) / 255.0
     window = _gaussian(_SIZE, _SIGMA)
     density = np.clip((window @ grey @ window.T - _FEW) / (_DENSE - _FEW), 0.0, 1.0)[..., None]
