@@ -69,14 +69,14 @@ def main() -> None:
         write(tables)
 
 
-def compared(name: str) -> dict[str, float]:
-    """Returns the estimated and the measured bytes of a configuration."""
+def compared(name: str, steps: int | None = None) -> dict[str, float]:
+    """Returns a configuration's estimated and measured bytes, and its times unless the number of steps is given."""
     with tempfile.TemporaryDirectory() as scratch:
         words = [f"--gin_file={CHECKOUT / 'configs' / name}.gin"]
         words += [f"--gin_param={text}" for text in [*CHANGES.get(name, []), *_planted(name, Path(scratch))]]
-        found = _in_a_fresh_process("said", words, scratch)
+        found = _in_a_fresh_process("said" if steps is None else "said_of_memory", words, scratch)
         if name not in CHANGES:
-            steps = min(max(STEPS, round(SECONDS / found["said_seconds"], -2)), MOST_STEPS)
+            steps = steps or min(max(STEPS, round(SECONDS / found["said_seconds"], -2)), MOST_STEPS)
             words.append(f"--gin_param=Trainer.steps = {steps:.0f}")
         return {**found, **_in_a_fresh_process("trained", words, scratch)}
 
@@ -93,6 +93,11 @@ def told(found: dict[str, float]) -> tuple[list[str], list[str]]:
 
 def said(words: Sequence[str]) -> dict[str, float]:
     """Estimates what a process needs, and how long a step takes."""
+    return said_of_memory(words, times=True)
+
+
+def said_of_memory(words: Sequence[str], *, times: bool = False) -> dict[str, float]:
+    """Estimates what a process needs; with `times`, this machine's speeds are measured as well."""
     from trainers import main as command
     from trainers.dry_run.build import DryBuild
     from trainers.dry_run.memory import held_by_a_device, process
@@ -109,12 +114,8 @@ def said(words: Sequence[str]) -> dict[str, float]:
     build = DryBuild.from_gin()
     figures = build.figures()
     found = process(build, figures, held_by_a_device(build, figures))
-    seconds = measured_here(build, figures)[1].seconds
-    return {
-        **{f"said_{name}": x for name, x in found._asdict().items()},
-        "said_peak": found.peak,
-        "said_seconds": seconds,
-    }
+    memory = {**{f"said_{name}": x for name, x in found._asdict().items()}, "said_peak": found.peak}
+    return {**memory, "said_seconds": measured_here(build, figures)[1].seconds} if times else memory
 
 
 def trained(words: Sequence[str]) -> dict[str, float]:

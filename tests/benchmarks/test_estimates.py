@@ -25,9 +25,8 @@ LARGER = ["LanguageModel.num_layers = 1", "Trainer.global_batch_size = 96"]
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "changes"), [("digits_gan", []), ("text_nano", LARGER)], ids=["little", "large"])
 def test_process_takes_as_much_as_the_dry_run_estimated(name, changes, monkeypatch):
-    monkeypatch.setattr(estimates, "MOST_STEPS", 2)
     monkeypatch.setattr(estimates, "_planted", lambda name, folder: changes)
-    found = compared(name)
+    found = compared(name, steps=2)
     assert found["said_peak"] == pytest.approx(found["peak"], rel=0.15)
     assert (found["step"] > LARGE) == (changes == LARGER)
     # Other kernels use a fifth more memory while they compute.
