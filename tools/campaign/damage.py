@@ -28,7 +28,7 @@ def cases(lab: Lab) -> Iterator[Case]:
     _write_result(lab, template)
     names = sorted(str(path.relative_to(template / "run")) for path in (template / "run").rglob("*") if path.is_file())
     pairs = [(name, damage) for name in names for damage in DAMAGES]
-    for name, damage in pairs[8::60] if lab.short else pairs:
+    for name, damage in pairs[68::120] if lab.short else pairs:
         yield Case(
             f"{damage} {name}",
             lambda bench, name=name, damage=damage: damaged(bench, template, name, DAMAGES[damage]),

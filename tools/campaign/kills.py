@@ -26,7 +26,7 @@ THE_END = "each ends in the same bits"
 
 def cases(lab: Lab) -> Iterator[Case]:
     """Yields the cases; a mark is a moment of the undisturbed run."""
-    chosen = lab.marks[25::50] if lab.short else lab.marks
+    chosen = lab.marks[40::50] if lab.short else lab.marks
     count = -(-len(chosen) // TOGETHER)
     for i in range(count):  # of distant moments, so that a run killed at one still reaches the next
         yield Case(f"before marks {i + 1} of {count}", lambda bench, at=chosen[i::count]: at_marks(bench, at), THE_END)

@@ -2,10 +2,9 @@
 
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 
-from tests.commands import CHECKOUT, environment
+from tests.commands import CHECKOUT
 from tools.campaign.lab import Bench, Case, Lab
 from tools.campaign.mutation import mutated
 from tools.campaign.readers import KINDS
@@ -45,18 +44,16 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def read(bench: Bench, kind: str, first: int, count: int) -> None:
-    """Runs mutants in a separate process, which is restarted after one that ends it."""
+    """Runs mutants in a fork, followed by another after one that ends it."""
     number, end = first, first + count
     while number < end:
-        command = [sys.executable, "-m", "tools.campaign.mutate", kind, *map(str, (bench.lab.seed, number))]
+        flags = (kind, *map(str, (bench.lab.seed, number, end - number)))
         try:
-            done = subprocess.run(
-                [*command, str(end - number)],
-                cwd=CHECKOUT, env=environment(), capture_output=True, text=True, timeout=600, check=False,
-            )  # fmt: skip
+            with bench.lab.server() as server:
+                done = server.run(*flags, cwd=CHECKOUT, timeout=600, command="tools.campaign.mutate")
             said, how = done.stdout, f"ended the process with {done.returncode}: {done.stderr[-300:]}"
         except subprocess.TimeoutExpired as error:
-            said, how = (error.stdout or b"").decode(), "hangs"
+            said, how = error.stdout, "hangs"
         lines = said.splitlines()
         if not lines:
             bench.fail(f"the reader can't be started: {how}")
@@ -67,7 +64,7 @@ def read(bench: Bench, kind: str, first: int, count: int) -> None:
                 bench.count(outcome)
             else:
                 bench.count("went wrong")
-                bench.fail(f"mutant {tried}: {outcome} (`python {' '.join(command[1:5])} {tried} 1`)")
+                bench.fail(f"mutant {tried}: {outcome} (`python -m tools.campaign.mutate {kind} {flags[1]} {tried} 1`)")
 
 
 def whole_command(bench: Bench) -> None:
