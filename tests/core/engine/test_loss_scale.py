@@ -289,14 +289,17 @@ EXACT = {
 }
 APART = (ONE_DEVICE, EVERY_REPLICA)
 FORMS = {
-    "through, seldom": (Wide, {"through": True, "every": 2}),
-    "through one device": (Wide, {"through": True, "weighted": True, "places": APART}),
-    "through, from one device": (Wide, {"through": True, "weighted": True, "places": APART[::-1]}),
+    "through one device, summed in bfloat16": (
+        Wide,
+        {"through": True, "weighted": True, "places": APART, "reduce_in": tf.bfloat16},
+    ),
+    "through, from one device, seldom": (
+        Wide,
+        {"through": True, "weighted": True, "places": APART[::-1], "every": 2},
+    ),
     "sparse": (Words, {}),
     "second order": (Wide, {"penalty": True}),
-    "mixing rows": (Wide, {"mixes_rows": True, "weighted": True}),
-    "compiled": (Wide, {"compile": True, "weighted": True}),
-    "summed in bfloat16": (Wide, {"reduce_in": tf.bfloat16, "weighted": True}),
+    "mixing rows, compiled": (Wide, {"mixes_rows": True, "compile": True, "weighted": True}),
 }
 
 
