@@ -289,17 +289,12 @@ EXACT = {
 }
 APART = (ONE_DEVICE, EVERY_REPLICA)
 FORMS = {
-    "through one device, summed in bfloat16": (
-        Wide,
-        {"through": True, "weighted": True, "places": APART, "reduce_in": tf.bfloat16},
-    ),
-    "through, from one device, seldom": (
-        Wide,
-        {"through": True, "weighted": True, "places": APART[::-1], "every": 2},
-    ),
+    "through one device, seldom": (Wide, {"through": True, "weighted": True, "places": APART, "every": 2}),
+    "through, from one device": (Wide, {"through": True, "weighted": True, "places": APART[::-1]}),
     "sparse": (Words, {}),
     "second order": (Wide, {"penalty": True}),
-    "mixing rows, compiled": (Wide, {"mixes_rows": True, "compile": True, "weighted": True}),
+    "mixing rows": (Wide, {"mixes_rows": True, "weighted": True}),
+    "compiled, summed in bfloat16": (Wide, {"compile": True, "reduce_in": tf.bfloat16, "weighted": True}),
 }
 
 
