@@ -28,7 +28,7 @@ class Deep(Task):
 
     def __init__(self, rule, *, rng):
         super().__init__()
-        self.net, self.rule = Mlp([3, 8, 6, 1], rng=rng), rule
+        self.net, self.rule = Mlp([3, 8, 1], rng=rng), rule
 
     def phases(self):
         return [Update("net", loss=self.loss, trains=self.net, optimizer=self.rule)]
