@@ -44,7 +44,8 @@ class Networks(Task):
     def __init__(self, *, rng, place=None, norm=None):
         super().__init__()
         self.g, self.d = (Blocks(LayerNorm, 1, rng=rng.fold(name)) for name in "gd")
-        self.net = Blocks(norm or functools.partial(BatchNorm, sync=True), rng=rng.fold("net"))
+        mixing = functools.partial(BatchNorm, sync=True)
+        self.net = Blocks(norm, 1, rng=rng.fold("net")) if norm else Blocks(mixing, rng=rng.fold("net"))
         self.place = {} if place is None else {"placement": place}
 
     def phases(self):
