@@ -32,7 +32,7 @@ SMALLER = {  # shipped files as pages' commands get them in tests
     "configs/text_bert.gin": [("size = 128", "size = 16"), ("context = 128", "context = 16")],
     "examples/byol/byol.gin": [("steps = 600", "steps = 60\nByol.channels = [4, 8]\nByol.size = 8")],
     "examples/cart_pole/cart_pole.gin": [("steps = 600", "steps = 60\nCartPole.horizon = 4")],
-    "examples/catch/catch.gin": [("steps = 300", "steps = 60\nCatch.moves = 3")],
+    "examples/catch/catch.gin": [("steps = 300", "steps = 60\nCatch.moves = 3\nTrainer.chunk_steps = 5")],
     "examples/inner_loop/inner_loop.gin": [("steps = 600", "steps = 60")],
     "examples/jax_net/jax_net.gin": [("steps = 600", "steps = 100")],
     "examples/mean_teacher/mean_teacher.gin": [("steps = 600", "steps = 60")],

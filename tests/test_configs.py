@@ -134,8 +134,12 @@ ELSEWHERE = {"digits_simclr": "net rows, net rows, net rows, net gradients", "te
 FEWER = {  # layers and channels: what is sent depends on phases and placements alone
     "digits_cyclegan": ["CycleGan.width = 4", "CycleGan.blocks = 1", "CycleGan.discriminator_channels = [4]"],
     "digits_dcgan": ["dcgan_networks.channels = [4, 4]"],
+    "digits_edm": ["diffusion_mlp.blocks = 1"],
+    "digits_flow": ["diffusion_mlp.blocks = 1"],
+    "digits_guided": ["diffusion_mlp.blocks = 1"],
     "digits_pix2pix": ["Pix2Pix.generator_channels = [4, 4]", "Pix2Pix.discriminator_channels = [4]"],
     "digits_simclr": ["SimClr.channels = [8]"],
+    "digits_stylegan2": ["StyleGan2.mapping_layers = 1", "Experiment.eval_source = None"],  # `gans.md` evaluates it
     "text_tiny": ["LanguageModel.num_layers = 1"],
 }
 # One of each way to run stays plain: on every replica, and through one device.
