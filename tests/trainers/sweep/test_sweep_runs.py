@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from tests import ports
-from tests.commands import CONFIGS, environment
+from tests.commands import CONFIGS, environment, fork_server, passed
 from tests.trainers.launch.launch_lab import planted
 from tests.trainers.sweep.sweep_lab import LINEAR, ran, study
 from trainers.runs.read import read_run
@@ -20,7 +20,7 @@ from trainers.sweep.__main__ import main
 from trainers.workdir import is_locked
 
 RATE = "--space=sgd.learning_rate=log(1e-2, 1)"
-STEPS = [f"--gin_param=Trainer.{x}" for x in ("steps = 400", "log_every = 10", "evaluate_every = 200")]
+STEPS = [f"--gin_param=Trainer.{x}" for x in ("steps = 100", "log_every = 10", "evaluate_every = 100")]
 
 
 def command(cwd, *words):
@@ -30,7 +30,7 @@ def command(cwd, *words):
 @pytest.mark.long
 def test_stopped_sweep_resumes_and_ends_as_its_runs_do_alone(python, forks, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    slow = planted(tmp_path, "os.path.exists('go') or time.sleep(0.2)", every=10)
+    slow = planted(tmp_path, "os.path.exists('go') or time.sleep(1.0)", every=10)
     words = ["--over=seed = [0, 1, 2]", "--at_once=2", "--", LINEAR, slow, *STEPS]
 
     def stop():
@@ -102,38 +102,37 @@ def wait_for(condition):
 
 
 @pytest.mark.long
-def test_killed_search_resumes_its_trial_from_the_checkpoint(python, tmp_path):
-    slow = planted(tmp_path, "os.path.exists('go') or time.sleep(0.2)", every=10)
+def test_killed_search_resumes_its_trial_from_the_checkpoint(tmp_path):
+    slow = planted(tmp_path, "os.path.exists('go') or time.sleep(1.0)", every=10)
     flags = [LINEAR, slow, *STEPS, "--gin_param=Trainer.checkpoint_every = 10"]
     search = [RATE, "--over=seed=[0, 1]", "--trials=1", "--figure=eval/loss", "--", *flags, "--workdir=s"]
-    words = [sys.executable, "-m", "trainers.sweep", *search]
-    killed = subprocess.Popen(words, cwd=tmp_path, env=environment())
+    forks = {"command": "trainers.sweep", "before": {"module": "tests.forked_launch", "arguments": {}}, "cwd": tmp_path}
+    killed = fork_server().begin(*search, **forks, stdout=os.devnull, stderr=os.devnull)
     wait_for(lambda: list((tmp_path / "s").glob("trial=0,seed=0/checkpoints/step-*")))
-    killed.kill()
-    killed.wait()
+    os.kill(killed, signal.SIGKILL)
+    assert fork_server().answer() == -signal.SIGKILL
     wait_for(lambda: not is_locked(tmp_path / "s" / "trial=0,seed=0" / ".lock"))
     (tmp_path / "go").touch()
-    done = command(tmp_path, *words)
+    done = fork_server().run(*search, **forks, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "resuming from step" in (tmp_path / "s" / "output" / "trial=0,seed=0.log").read_text()
     first, second = optuna.load_study(study_name="s", storage=f"sqlite:///{tmp_path}/s/study.db").trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
     params = [f"--gin_param=sgd.learning_rate = {second.params['sgd.learning_rate']!r}", "--workdir=alone"]
-    alone = command(tmp_path, *python, "-m", "trainers.main", *flags, *params, "--gin_param=Experiment.seed = 0")
-    assert alone.returncode == 0, alone.stderr
+    passed(*flags, *params, "--gin_param=Experiment.seed = 0", cwd=tmp_path)
     results = [json.loads((tmp_path / run / "result.json").read_text()) for run in ("alone", "s/trial=0,seed=0")]
     assert results[0] == results[1]
     assert second.user_attrs["values"]["0"] == results[0]["evaluation"]["loss"]
 
 
 @pytest.mark.long
-def test_two_processes_share_the_trials_of_a_study(tmp_path):
+def test_two_processes_share_the_trials_of_a_study(python, tmp_path):
     flags = [LINEAR, "--gin_param=Trainer.steps = 20", "--gin_param=Trainer.log_every = 10"]
     storage = f"--storage=sqlite:///{tmp_path}/shared.db"
     search = [RATE, "--trials=4", "--figure=eval/loss", storage, "--", *flags]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "trainers.sweep", *search, f"--workdir={machine}/s"],
+            [*python, "-m", "trainers.sweep", *search, f"--workdir={machine}/s"],
             cwd=tmp_path,
             env=environment(),
             stdout=subprocess.PIPE,
@@ -154,7 +153,7 @@ def test_two_processes_share_the_trials_of_a_study(tmp_path):
 @pytest.mark.long
 def test_pruned_run_is_stopped_and_leaves_a_checkpoint(forks, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    slow = planted(tmp_path, "time.sleep(0.05)", every=10)
+    slow = planted(tmp_path, "time.sleep(0.2)", every=10)
     rest = [slow, *STEPS, "--gin_param=Trainer.evaluate_every = 10"]
     ran(study(RATE, "--pruner=median", "--trials=5", rest=rest), lambda params: [1e-6, 1e-6])
     words = [RATE, "--pruner=median", "--trials=6", "--figure=eval/loss", "--", LINEAR, *rest, "--workdir=s"]
