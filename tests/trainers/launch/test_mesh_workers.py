@@ -20,7 +20,8 @@ FLAGS += [
     f"--gin_param={binding}"
     for binding in (
         "mesh.layouts = [('net/layers/0/?', '...,model'), ('net/layers/1/w', 'model,-')]",
-        "warmup_cosine.warmup_steps = 10",
+        "MlpClassifier.optimizer = @sgd()",
+        "sgd.learning_rate = 0.1",
         "Trainer.checkpoint_every = 20",
         "Trainer.log_every = 20",
     )
@@ -44,7 +45,7 @@ def lines(workdir):
     ("plan", "files"), [((2, 2), 1), ((1, 4), 2)], ids=["2x2", "1x4, the model cut across processes"]
 )
 def test_two_workers_end_where_one_process_does(plan, files, tmp_path):
-    flags = [*FLAGS, *EVALUATED, *sizes(*plan), "--gin_param=steps = 40"]
+    flags = [*FLAGS, *EVALUATED, *sizes(*plan), "--gin_param=sgd.momentum = 0.9", "--gin_param=steps = 40"]
     two = passed("--workers=2", "--", *flags, "--workdir=two", cwd=tmp_path, run=launch)
     assert len(list(saved(tmp_path / "two")[0].path.glob("variables.data-*"))) == files  # each wrote its own shards
     passed(*flags, "--workdir=one", cwd=tmp_path)
@@ -61,7 +62,7 @@ def test_two_workers_end_where_one_process_does(plan, files, tmp_path):
 
 @pytest.mark.long
 def test_a_killed_worker_ends_the_run_and_is_named(tmp_path):
-    flags = [*FLAGS, *QUIET, *sizes(2, 2), "--gin_param=steps = 100000", "--workdir=run"]
+    flags = [*FLAGS, *QUIET, *sizes(2, 1), "--gin_param=steps = 100000", "--workdir=run"]
     process, workers = start(tmp_path, "--", *flags)
     time.sleep(0.5)  # in a chunk of steps, most likely
     os.kill(workers[0], signal.SIGKILL)
@@ -74,7 +75,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(tmp_path):
 
 @pytest.mark.long
 def test_signal_saves_and_stops_both_and_they_resume(tmp_path):
-    flags = ["--", *FLAGS, *QUIET, *sizes(1, 4), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
+    flags = ["--", *FLAGS, *QUIET, *sizes(1, 2), "--workdir=run", "--gin_param=Trainer.steps = 100000"]
     process, _ = start(tmp_path, *flags)
     process.terminate()
     said, _ = process.communicate(timeout=120)
@@ -153,7 +154,7 @@ def in_trouble(folder, worker, act):
 @pytest.mark.parametrize(("lost", "after"), [(1, "write_slices"), (0, "merge")], ids=["a part written", "all joined"])
 def test_worker_killed_while_saving_leaves_no_checkpoint_and_the_run_continues(lost, after, tmp_path):
     workdir, trouble = tmp_path / "run", in_trouble(tmp_path, lost, f"killed_after({after!r})")
-    done = launch("--workers=2", "--", *FLAGS, *QUIET, *sizes(1, 4), *trouble, cwd=tmp_path)
+    done = launch("--workers=2", "--", *FLAGS, *QUIET, *sizes(1, 2), *trouble, cwd=tmp_path)
     assert done.returncode == 6, done.stdout + done.stderr
     assert f"[worker {1 - lost}] error: worker {lost}" in done.stderr
     found = sorted(path.name for path in (workdir / "checkpoints").iterdir())
@@ -170,7 +171,7 @@ def test_worker_killed_while_saving_leaves_no_checkpoint_and_the_run_continues(l
 def test_a_disk_that_is_full_for_one_worker_while_it_saves_is_named_by_all(tmp_path):
     act = "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # no file may grow beyond
     quiet = [*QUIET, "--gin_param=Trainer.log_every = None"]  # nor the one of metrics
-    flags = [*FLAGS, *quiet, *sizes(1, 4), *in_trouble(tmp_path, 1, act), "--gin_param=steps = 400"]
+    flags = [*FLAGS, *quiet, *sizes(1, 2), *in_trouble(tmp_path, 1, act), "--gin_param=steps = 400"]
     done = launch("--workers=2", "--", *flags, cwd=tmp_path)
     assert done.returncode == 5, done.stdout + done.stderr
     for each in range(2):
