@@ -14,7 +14,7 @@ from tests.trainers.launch.test_mesh_workers import lines
 FLAGS = [f"--gin_file={CONFIGS / name}" for name in ("digits_linear.gin", "runtime/multi_worker.gin")]
 FLAGS += [
     f"--gin_param=Trainer.{binding}"
-    for binding in ("global_batch_size = 48", "checkpoint_every = 40", "evaluate_every = 40", "log_every = 40")
+    for binding in ("global_batch_size = 48", "checkpoint_every = 20", "evaluate_every = 20", "log_every = 20")
 ]
 # Another process sends the signal, in the middle of a step: TensorFlow holds Python's GIL while it waits for workers.
 LOSE = """
@@ -37,15 +37,15 @@ def steps(count):
 def undisturbed(tmp_path_factory):
     """Returns the workdir of two undisturbed workers."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    passed("--workers=2", "--", *FLAGS, *steps(200), "--workdir=run", cwd=folder, run=launch)
+    passed("--workers=2", "--", *FLAGS, *steps(80), "--workdir=run", cwd=folder, run=launch)
     return folder / "run"
 
 
 def disturbed(folder, *flags, index, number, seconds=0.0):
-    """Returns the output of two workers, one of which gets a signal that many seconds after step 60."""
-    body = f"if run.step == 60: lose({index}, {int(number)}, {seconds})"
-    hook = planted(folder, body, every=20, outside=LOSE)
-    flags = [*flags, "--deadline=20", "--", *FLAGS, *steps(200), *QUICK, hook, "--workdir=run"]
+    """Returns the output of two workers, one of which gets a signal that many seconds after step 30."""
+    body = f"if run.step == 30: lose({index}, {int(number)}, {seconds})"
+    hook = planted(folder, body, every=10, outside=LOSE)
+    flags = [*flags, "--deadline=20", "--", *FLAGS, *steps(80), *QUICK, hook, "--workdir=run"]
     done = passed("--workers=2", *flags, cwd=folder, run=launch)
     return done.stdout + done.stderr
 
@@ -77,7 +77,7 @@ def test_remaining_workers_end_in_the_metrics_of_all(index, undisturbed, tmp_pat
 
 
 @pytest.mark.long
-def test_workers_that_are_two_then_one_then_four_end_in_the_figures_of_two(undisturbed, tmp_path):
-    for workers, until in ((2, 80), (1, 120), (4, 200)):
+def test_workers_that_are_two_then_one_then_three_end_in_the_figures_of_two(undisturbed, tmp_path):
+    for workers, until in ((2, 20), (1, 40), (3, 80)):
         passed(f"--workers={workers}", "--", *FLAGS, *steps(until), "--workdir=run", cwd=tmp_path, run=launch)
     check_same_figures(tmp_path / "run", undisturbed)
