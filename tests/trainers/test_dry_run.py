@@ -6,6 +6,7 @@ import pytest
 
 from tests.commands import CONFIGS, fork_server, passed, refused
 from tests.test_configs import write_idx
+from tests.trainers.command_lab import gin
 from tools.invariance.stand_ins import write_cifar
 from tools.invariance.subjects import CHANGES, config_names
 
@@ -205,6 +206,9 @@ def test_dry_run_of_each_configuration(name, tmp_path):
     elif name == "cifar10_speed":
         write_cifar(tmp_path)
         flags.append(f"--gin_param=cifar10.directory = '{tmp_path}'")
+    elif name == "digits_resnet":
+        (tmp_path / "few.py").write_text("from models.classifiers import resnet\n\nresnet.BLOCKS[18] = (1, 1)\n")
+        flags.append(gin(tmp_path, "import few\n"))
     text, _ = dry(tmp_path, f"--gin_file={CONFIGS / name}.gin", *flags)
     assert "parameters" in text
     assert ("the data isn't there" in text) == (name == "cyclegan")
