@@ -5,6 +5,7 @@ already imported TensorFlow, which takes most of a start.
 """
 
 import atexit
+import gc
 import os
 import runpy
 import signal
@@ -106,6 +107,7 @@ def _become(
         preexec_fn()
         for number, file in enumerate(streams):
             os.dup2(file, number)
+        gc.freeze()  # the parent's garbage mustn't close the files that get these numbers
         os.closerange(3, 1024)  # the parent's ends of others' pipes
         if env is not None:
             os.environ.clear()
