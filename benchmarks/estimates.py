@@ -76,8 +76,8 @@ def compared(name: str, steps: int | None = None) -> dict[str, float]:
         words += [f"--gin_param={text}" for text in [*CHANGES.get(name, []), *_planted(name, Path(scratch))]]
         found = _in_a_fresh_process("said" if steps is None else "said_of_memory", words, scratch)
         if name not in CHANGES:
-            steps = steps or min(max(STEPS, round(SECONDS / found["said_seconds"], -2)), MOST_STEPS)
-            words.append(f"--gin_param=Trainer.steps = {steps:.0f}")
+            enough = steps or min(max(STEPS, round(SECONDS / found["said_seconds"], -2)), MOST_STEPS)
+            words.append(f"--gin_param=Trainer.steps = {enough:.0f}")
         return {**found, **_in_a_fresh_process("trained", words, scratch)}
 
 
