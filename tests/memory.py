@@ -10,9 +10,6 @@ _LIBC = ctypes.CDLL(None)
 _MUCH = 200 * 2**20  # bytes
 _left = 0
 
-if hasattr(_LIBC, "mallopt"):
-    _LIBC.mallopt(-8, 1)  # `M_ARENA_MAX`: each arena of a thread would keep most of what it held at its height
-
 
 def grown() -> bool:
     """Tells whether the process has grown much since the last `release`; always false where the system doesn't say."""
