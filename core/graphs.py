@@ -32,8 +32,8 @@ def bodies(op: Any) -> Iterator[Any]:
 
 
 def functions_of(op: Any) -> Iterator[tuple[str, Any]]:
-    """Yields `(name, graph)` of each function that `op` calls."""
-    for attribute in op.node_def.attr.values():
+    """Yields `(name, graph)` of each function that `op` calls, by the names of its attributes."""
+    for _, attribute in sorted(op.node_def.attr.items()):  # protobuf's own order differs between processes
         for name in [x.name for x in (attribute.func, *attribute.list.func) if x.name]:
             graph = function_graph(op.graph, name)
             if graph is not None:
