@@ -64,6 +64,7 @@ def become(request: dict[str, Any]) -> None:
 if __name__ == "__main__":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"  # as the command has it, which sets it before it imports TensorFlow
     from absl import app
+    from tensorboard.summary.writer import record_writer  # noqa: F401
 
     import trainers.session  # noqa: F401
     from tests.forwarded import listen

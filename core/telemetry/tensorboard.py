@@ -13,10 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text.metadata import create_summary_metadata
-from tensorboard.summary.writer.record_writer import RecordWriter
-from tensorboard.util.tensor_util import make_tensor_proto
 
 from core.disk import append_whole, space_for
 
@@ -60,6 +57,8 @@ class TensorBoard:
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Writes the configuration as a text, and its values as hyperparameters of this run."""
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # as `RecordWriter`
+
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
         # Otherwise TensorBoard merges runs with equal values, and names each by a hash of them.
@@ -89,6 +88,8 @@ class TensorBoard:
             file.close()
 
     def _text(self, split: str, step: int, name: str, markdown: str) -> None:
+        from tensorboard.util.tensor_util import make_tensor_proto  # as `RecordWriter`
+
         tensor, metadata = make_tensor_proto([_utf8(markdown).encode()]), create_summary_metadata(None, None)
         value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
         self._add(split, Event(step=step, summary=Summary(value=[value])))
@@ -125,6 +126,9 @@ class _EventFile:
 
     def write(self, *events: Event) -> None:
         """Appends events with the current time. If the disk has no room for all of them, it appends none."""
+        # It imports boto3 where that is installed, which would take half the time of a command such as `runs --help`.
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         records = io.BytesIO()
         for event in events:
             event.wall_time = self._clock()

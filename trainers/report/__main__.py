@@ -6,7 +6,7 @@ Writes a page about runs to one file, by reading their folders. It doesn't impor
 if __name__ == "__main__":
     from trainers.process.bootstrap import begin
 
-    begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
+    begin("gin", "rich.console", "tensorboard.compat.proto.event_pb2")
 
 import os
 import time

@@ -6,7 +6,7 @@ Lists runs by reading their folders. It doesn't import TensorFlow and doesn't di
 if __name__ == "__main__":
     from trainers.process.bootstrap import begin
 
-    begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
+    begin("gin", "rich.console", "tensorboard.compat.proto.event_pb2")
 
 import functools
 import json

@@ -7,7 +7,7 @@ This file doesn't import TensorFlow.
 if __name__ == "__main__":
     from trainers.process.bootstrap import begin
 
-    begin("gin", "rich.console", "tensorboard.summary.writer.record_writer")
+    begin("gin", "rich.console", "tensorboard.compat.proto.event_pb2")
 
 import dataclasses
 import functools
