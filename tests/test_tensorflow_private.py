@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import itertools
 import json
 import sys
 
@@ -20,26 +21,26 @@ IMPORTED = {"Any", "Callable", "Iterator", "Sequence", "cond_v2", "tf", "while_v
 OF_OTHERS = {"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe", "_to_dict"}
 
 
-def private_imports(tree):
-    for node in ast.walk(tree):
+def private_imports(nodes):
+    for node in nodes:
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         yield from (name for name in modules if name.startswith("tensorflow.python"))
 
 
-def private_attributes(tree):
+def private_attributes(nodes):
     """Yields `name` of each attribute `x._name`, unless `x` is `self`, a class or gin's module."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            owner = ast.unparse(node.value)
+            owner = getattr(node.value, "id", None)
             if owner not in ("self", "cls", "gin_config", "reference") and node.attr not in OF_OTHERS:
                 yield node.attr
 
 
-def own_names(trees):
+def own_names(nodes):
     """Returns the names that the project defines: functions, classes, fields and attributes of `self`."""
     found = set()
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         found.add(getattr(node, "name", None))
         targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
         for target in (leaf for each in targets for leaf in ast.walk(each)):
@@ -48,12 +49,12 @@ def own_names(trees):
 
 
 def test_no_other_module_uses_private_parts_of_tensorflow():
-    trees = {path: ast.parse(path.read_text()) for path in FILES if path != PRIVATE}
-    own = own_names(trees.values())
+    files = {path: list(ast.walk(ast.parse(path.read_text()))) for path in FILES if path != PRIVATE}
+    own = own_names(itertools.chain(*files.values()))
     used = {
         f"{path.relative_to(CHECKOUT)}: {name}"
-        for path, tree in trees.items()
-        for name in (*private_imports(tree), *(x for x in private_attributes(tree) if x not in own))
+        for path, nodes in files.items()
+        for name in (*private_imports(nodes), *(x for x in private_attributes(nodes) if x not in own))
     }
     assert used == set()
 
@@ -63,8 +64,8 @@ def test_no_other_module_uses_private_parts_of_tensorflow():
     ["from tensorflow.python.eager import context", "import tensorflow.python.ops", "x = graph._get_function(name)"],
 )
 def test_private_parts_are_found(line):
-    tree = ast.parse(line)
-    assert len([*private_imports(tree), *private_attributes(tree)]) == 1
+    nodes = list(ast.walk(ast.parse(line)))
+    assert len([*private_imports(nodes), *private_attributes(nodes)]) == 1
 
 
 def test_each_private_part_is_used():

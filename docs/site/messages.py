@@ -44,7 +44,7 @@ def messages() -> Iterator[Message]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not (isinstance(node, ast.Call) and node.args):
                 continue
-            kind = ast.unparse(node.func).rpartition(".")[2]
+            kind = getattr(node.func, "attr", getattr(node.func, "id", ""))
             text = " ".join(_text(node.args[0]).split())
             if kind in codes and re.search(r"[a-z]{2}", text):
                 named = re.search(r"docs/[\w-]+\.md(#[\w-]+)?", text)
