@@ -243,13 +243,10 @@ def test_hook_that_closes_streams_and_changes_the_directory_ends_no_run(folder):
 def test_collector_is_off_during_imports():
     assert gc.isenabled()
     before = gc.get_freeze_count()
-    try:
-        with without_collector():
-            assert not gc.isenabled()
-        assert gc.isenabled()
-        assert gc.get_freeze_count() > before
-    finally:
-        gc.unfreeze()
+    with without_collector():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
 
 
 def test_collector_that_is_off_stays_off():

@@ -198,7 +198,7 @@ def test_search_over_more_beams_finds_answers_that_are_no_less_probable():
 
 
 def test_exported_functions_write_the_same_answers():
-    task = make_task(answer_length=5)
+    task = make_task(num_layers=1, answer_length=5)
     source, lengths = tf.constant(SOURCE, tf.int32), tf.constant([17, 4, 9])
     expected = task.answer(RNG, source, lengths, end=END, vocabulary=VOCABULARY).numpy()
     rows = [[*row[:length], END] for row, length in zip(SOURCE.tolist(), lengths.numpy(), strict=True)]
@@ -216,7 +216,7 @@ def test_exported_functions_write_the_same_answers():
 
 
 def test_prompts_are_answered_in_a_new_line():
-    source, task = number_words("test"), make_task(vocabulary=39, answer_length=3)
+    source, task = number_words("test"), make_task(vocabulary=39, num_layers=1, answer_length=3)
     prompts = ["4072", "13"]
     together = make_writer(task, source, prompts, seed=0)()
     assert [text.split(b"\n")[0] for text in together] == [b"4072", b"13"]

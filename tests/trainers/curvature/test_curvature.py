@@ -26,7 +26,7 @@ def whole_hessian() -> np.ndarray:
         hidden = jnp.tanh(X @ flat[:12].reshape(3, 4))
         return jnp.mean((hidden @ flat[12:] - Y) ** 2)
 
-    return np.asarray(jax.hessian(loss)(jnp.concatenate([W.ravel(), V])))
+    return np.asarray(jax.jit(jax.hessian(loss))(jnp.concatenate([W.ravel(), V])))
 
 
 def product():

@@ -36,10 +36,16 @@ def stored():
 
 
 def wandb_prints(path, *flags):
-    """Returns the lines that W&B's reader prints of the only offline run in a folder."""
+    """Returns the lines that W&B's reader prints of the only offline run in a folder.
+
+    `python -m wandb leet inspect` calls the same, but imports for a second first.
+    """
+    from wandb.util import get_core_path
+
     (folder,) = path.glob("wandb/offline-run-*")
     (file,) = folder.glob("*.wandb")
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags, str(file)]
+    command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", *flags, "--run-file", str(file)]
+    command.append(str(folder.parent))
     return subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
 
 
