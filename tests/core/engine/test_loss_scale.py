@@ -8,6 +8,7 @@ from engine_lab import Several, train
 
 from core import layers
 from core.distribution import Exchange, backend_of, one_device
+from core.distribution.ledger import GRADIENTS
 from core.engine import NOT_FINITE, TrainStep, accumulate_gradients, reduce_over_replicas
 from core.engine.accumulate import Accumulated
 from core.engine.loss_scale import LEAST, MOST, START, LossScale, next_scale
@@ -291,6 +292,7 @@ APART = (ONE_DEVICE, EVERY_REPLICA)
 FORMS = {
     "through one device, seldom": (Wide, {"through": True, "weighted": True, "places": APART, "every": 2}),
     "through, from one device": (Wide, {"through": True, "weighted": True, "places": APART[::-1]}),
+    "through, summed in bfloat16": (Wide, {"through": True, "reduce_in": tf.bfloat16}),
     "sparse": (Words, {}),
     "second order": (Wide, {"penalty": True}),
     "mixing rows": (Wide, {"mixes_rows": True, "weighted": True}),
@@ -306,9 +308,12 @@ def test_a_scale_changes_no_bit_in_float32(form):
     kind, how = FORMS[form]
     settings = {name: x for name, x in how.items() if name in ("compile", "reduce_in")}
     task = type(kind.__name__, (kind,), {name: x for name, x in how.items() if name not in settings})
-    found, expected = (
-        train(task, EXACT, 2, 2, precision=precision, **settings)[0].variables for precision in ("float16", "float32")
+    (ended, step), (plain, _) = (
+        train(task, EXACT, 2, 2, precision=precision, **settings) for precision in ("float16", "float32")
     )
+    found, expected = ended.variables, plain.variables
+    sent = {entry.dtype for entry in step.exchange.ledger.of("g", GRADIENTS)}
+    assert any("bfloat16" in dtype for dtype in sent) == ("reduce_in" in how)
     assert {path for path in found if path not in expected} == {
         f"loss_scale/{'table' if kind is Words else 'g'}/{name}" for name in ("scale", "good_steps")
     }
