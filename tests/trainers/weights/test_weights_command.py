@@ -33,6 +33,7 @@ def folder(tmp_path_factory):
         "Trainer.steps = 2",
         "Trainer.global_batch_size = 2",
         "Trainer.hooks = []",
+        "Experiment.eval_source = None",
         "LanguageModel.lora = @Lora",
         "Lora.patterns = ['*/attention/*/w', 'tokens/w']",
         "Lora.rank = 2",
