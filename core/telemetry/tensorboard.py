@@ -57,7 +57,7 @@ class TensorBoard:
 
     def describe(self, text: str, settings: Mapping[str, str]) -> None:
         """Writes the configuration as a text, and its values as hyperparameters of this run."""
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # as `RecordWriter`
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # imports boto3, too
 
         self._text("", self._first_step, "configuration", f"```\n{text}\n```")
         values = {name: _value(value) for name, value in settings.items()}
@@ -88,7 +88,7 @@ class TensorBoard:
             file.close()
 
     def _text(self, split: str, step: int, name: str, markdown: str) -> None:
-        from tensorboard.util.tensor_util import make_tensor_proto  # as `RecordWriter`
+        from tensorboard.util.tensor_util import make_tensor_proto  # imports boto3, too
 
         tensor, metadata = make_tensor_proto([_utf8(markdown).encode()]), create_summary_metadata(None, None)
         value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
@@ -126,7 +126,7 @@ class _EventFile:
 
     def write(self, *events: Event) -> None:
         """Appends events with the current time. If the disk has no room for all of them, it appends none."""
-        # It imports boto3 where that is installed, which would take half the time of a command such as `runs --help`.
+        # Imports boto3 where that is installed: half the time of a command such as `runs --help`.
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         records = io.BytesIO()
