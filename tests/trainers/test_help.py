@@ -6,7 +6,7 @@ from tests.commands import CHECKOUT, python
 
 AT_EXIT = """
 import atexit, runpy, sys
-atexit.register(lambda: print([name for name in ("tensorflow", "gin") if name in sys.modules]))
+atexit.register(lambda: print([name for name in ("tensorflow", "gin", "boto3") if name in sys.modules]))
 runpy.run_module("{command}", run_name="__main__", alter_sys=True)
 """
 COMMANDS = [
@@ -22,6 +22,7 @@ def test_flags_are_answered_without_tensorflow(command, flag, tmp_path):
     done = python("-c", AT_EXIT.format(command=command), flag, cwd=tmp_path)
     *text, imported = done.stdout.splitlines()
     assert "tensorflow" not in imported
+    assert "boto3" not in imported  # of TensorBoard's writer and of storage
     assert imported == "[]" or command not in ("trainers.main", "trainers.launch")
     if flag == "--hlep":
         assert (done.returncode, text) == (2, [])
